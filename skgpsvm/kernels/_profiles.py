@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+_LOG2_E = math.log2(math.e)
 # Of each nu, coefficients, lowest first: p; q, the sum of the derivatives of p; the same of q.
 # Integrals of p exp(-u) and of q exp(-u) from 0 are then q(0) - q(u) exp(-u), and so on.
 _POLYNOMIALS = {
@@ -25,11 +26,16 @@ class Profile(ABC):
 
     @abstractmethod
     def value(self, u):
-        """Return g(u) for u >= 0. Takes no gradients."""
+        """Return g(u) for u >= 0."""
 
     @abstractmethod
+    def value_and_weight(self, u):
+        """Return g(u) and -g'(u) / u for u >= 0, zero where that is infinite."""
+
     def value_and_slope(self, u):
         """Return g(u), and its derivative times u. Takes no gradients."""
+        value, weight = self.value_and_weight(u)
+        return value, (u * u).mul_(weight).neg_()
 
     @abstractmethod
     def integral(self, u):
@@ -56,10 +62,9 @@ class SquaredExponential(Profile):
     def value(self, u):
         return (-0.5 * u.square()).exp()
 
-    def value_and_slope(self, u):
-        square = u.square()
-        value = (-0.5 * square).exp()
-        return value, -square * value
+    def value_and_weight(self, u):
+        value = self.value(u)
+        return value, value
 
     def integral(self, u):
         return math.sqrt(math.pi / 2) * torch.erf(u / math.sqrt(2))
@@ -89,26 +94,24 @@ class Matern(Profile):
         excess = torch.expm1(-u)
         return excess + u * _decaying(self._p[1:], u) if len(self._p) > 1 else excess
 
-    # In as few passes over the distances as possible, by the recursions
-    # g_5/2 = g_3/2 + u^2/3 g_1/2, u g_5/2' = -u^2/3 g_3/2, u g_3/2' = -u^2 g_1/2.
+    # In as few passes over the distances as possible. Powers of two take processors half the time
+    # of exp, or less.
 
     def value(self, u):
-        decay = (-u).exp_()
+        decay = (u * -_LOG2_E).exp2_()
         if len(self._p) == 1:
             return decay
-        value = torch.addcmul(decay, u, decay)
-        return value if len(self._p) == 2 else value.addcmul_(u * u, decay, value=1 / 3)
+        rise = u if len(self._p) == 2 else torch.addcmul(u, u, u, value=1 / 3)
+        return torch.addcmul(decay, rise, decay)
 
-    def value_and_slope(self, u):
-        decay = (-u).exp_()
+    def value_and_weight(self, u):
+        decay = (u * -_LOG2_E).exp2_()
         if len(self._p) == 1:
-            return decay, (u * decay).neg_()
+            return decay, (decay / u).masked_fill_(u == 0, 0.0)
         value = torch.addcmul(decay, u, decay)
         if len(self._p) == 2:
-            return value, (u * u).mul_(decay).neg_()
-        square = (u * u).mul_(1 / 3)
-        slope = (square * value).neg_()
-        return value.addcmul_(square, decay), slope
+            return value, decay
+        return torch.addcmul(value, u * u, decay, value=1 / 3), value / 3
 
     def integral(self, u):
         sign = torch.where(u < 0, -1.0, 1.0).to(u)  # not that of torch, whose slope at 0 is 0

@@ -10,8 +10,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from .._csr import squared_norms
 from .._torch_kernels import TorchKernel, register_torch_kernel, spare
-
-_LOG2_E = math.log2(math.e)
+from ._profiles import Matern
 
 
 def _scaled(X, Z, scale):
@@ -55,7 +54,7 @@ def _root(sq):
 
 
 # Profiles are functions of sq = factor * r^2, r the distance: what they would multiply every entry
-# by is a scale of the points. Powers of two take processors half the time of exp, or less.
+# by is a scale of the points.
 
 
 def _squared_exponential(sq):
@@ -69,46 +68,14 @@ def _squared_exponential_slope(sq):
     return K, K
 
 
-def _matern12(sq):
-    """exp(-r), factor 1 / log(2)^2."""
-    r = _root(sq)
-    return torch.neg(r, out=spare(r)).exp2_()
+def _matern_values(matern, sq):
+    """Return the values of a `Matern` profile."""
+    return matern.value(_root(sq))
 
 
-def _matern12_slope(sq):
-    """The derivative of 2^-r in r^2 is -log(2) / 2 times 2^-r / r; at zero it is taken as zero."""
-    r = sq.sqrt()
-    K = r.neg().exp2_()
-    return K, (K / r).masked_fill_(r == 0, 0.0)
-
-
-def _matern32(sq):
-    """(1 + u) exp(-u), u^2 = sq, factor 3."""
-    u = _root(sq)
-    decay = (u * -_LOG2_E).exp2_()
-    return torch.addcmul(decay, u, decay)
-
-
-def _matern32_slope(sq):
-    """The derivative in u^2 is -exp(-u) / 2."""
-    u = sq.sqrt()
-    decay = (u * -_LOG2_E).exp2_()
-    return torch.addcmul(decay, u, decay), decay
-
-
-def _matern52(sq):
-    """(1 + u + u^2 / 3) exp(-u), u^2 = sq, factor 5."""
-    u = _root(sq)
-    decay = (u * -_LOG2_E).exp2_()
-    return torch.addcmul(decay, torch.addcmul(u, u, u, value=1 / 3), decay)
-
-
-def _matern52_slope(sq):
-    """The derivative in u^2 is -(1 + u) exp(-u) / 6."""
-    u = sq.sqrt()
-    decay = (u * -_LOG2_E).exp2_()
-    slope = torch.addcmul(decay, u, decay)
-    return torch.addcmul(slope, sq, decay, value=1 / 3), slope
+def _matern_weights(matern, sq):
+    """Return values and weights of a `Matern` profile, see `Profile.value_and_weight`."""
+    return matern.value_and_weight(sq.sqrt())
 
 
 def _rational_quadratic(sq, alpha):
@@ -135,12 +102,16 @@ class RadialProfile(NamedTuple):
 RBF_PROFILE = RadialProfile(
     1 / math.log(4), _squared_exponential, _squared_exponential_slope, -math.log(2)
 )
+
+
+# Of each smoothness nu, with u^2 = 2 nu r^2; the derivative in u^2 is minus half the weight.
 _MATERN_PROFILES = {
-    0.5: RadialProfile(1 / math.log(2) ** 2, _matern12, _matern12_slope, -math.log(2) / 2),
-    1.5: RadialProfile(3.0, _matern32, _matern32_slope, -1 / 2),
-    2.5: RadialProfile(5.0, _matern52, _matern52_slope, -1 / 6),
-    math.inf: RBF_PROFILE,
+    nu: RadialProfile(
+        2 * nu, partial(_matern_values, Matern(nu)), partial(_matern_weights, Matern(nu)), -0.5
+    )
+    for nu in (0.5, 1.5, 2.5)
 }
+_MATERN_PROFILES[math.inf] = RBF_PROFILE
 
 
 def stationary(profile, X, Z, scale, *shape):
