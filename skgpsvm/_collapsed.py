@@ -9,7 +9,7 @@ import torch
 from ._csr import CSRRows, dense
 from ._distributed import gather
 from ._evidence import Evidence, GaussianNoiseObjective
-from ._fitting import Stage, State
+from ._fitting import SparseState, Stage
 from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
 from ._optim import ROUND, lbfgs
 from ._posteriors import WhitenedBasis
@@ -359,18 +359,15 @@ def _as_bytes(X):
 
 
 @dataclass(kw_only=True)
-class CollapsedState(State):
+class CollapsedState(SparseState):
     """Hyperparameters of `CollapsedLearning`, and the gain of the last round, nats per row."""
 
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
     gain: float = math.nan
 
     @property
     def hyperparameters(self):
         """The hyperparameters alone, as arguments of a bound."""
-        return Hyperparameters(self.theta, self.Z, self.noise)
+        return Hyperparameters(**self.parameters())
 
 
 class CollapsedLearning(Stage):
@@ -398,8 +395,7 @@ class CollapsedLearning(Stage):
 
     def step(self, state):
         """Take one round; the objective is the bound after it."""
-        start = state.hyperparameters._asdict()
-        free = self.free
+        start, free = state.parameters(), self.free
         if "Z" in free.names:
             free = replace(free, scale=self._length_scales(state.theta, state.Z))
         packing, first = free.flat, None

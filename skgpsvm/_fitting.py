@@ -49,6 +49,23 @@ class State:
         return cls(**_converted(arrays, lambda array: to_tensor(array, device)))
 
 
+@dataclass(kw_only=True)
+class SparseState(State):
+    """State of the fit of a sparse GP."""
+
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    noise: torch.Tensor  # (q,): logarithms of the likelihood's parameters
+    # mean (c, p), root (c, p, p): posterior of the whitened weights, None before there is one. The
+    # covariance is ``root @ root.mT``, and roots are upper triangular.
+    mean: torch.Tensor | None = None
+    root: torch.Tensor | None = None
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Return what can be learned besides the posterior, by name."""
+        return {"theta": self.theta, "Z": self.Z, "noise": self.noise}
+
+
 def _converted(value, convert):
     """Return tensors or arrays, nested in dicts, lists and tuples, with all converted."""
     if isinstance(value, dict):

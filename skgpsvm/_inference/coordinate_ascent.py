@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from .._fitting import State
+from .._fitting import SparseState
 from .._linalg import (
     gaussian_kl,
     gram_rounding,
@@ -27,19 +27,12 @@ _ROUNDING = 1e-9
 
 
 @dataclass(kw_only=True)
-class AscentState(State):
+class AscentState(SparseState):
     """Gaussian posterior of the whitened weights, and the hyperparameters that it belongs to."""
 
-    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
-    Z: torch.Tensor  # (m, d): inducing points
-    noise: torch.Tensor  # (q,): logarithms of the likelihood's parameters
-    # precision (c, p, p), linear (c, p): natural parameters
+    # precision (c, p, p), linear (c, p): natural parameters, which imply mean and root
     precision: torch.Tensor
     linear: torch.Tensor
-    # mean (c, p), root (c, p, p): moments that the natural parameters imply; the covariance is
-    # ``root @ root.mT``, and roots are upper triangular
-    mean: torch.Tensor
-    root: torch.Tensor
     n_steps: int  # steps taken so far
     change: float = math.inf  # size of the last step of the means, relative to their norm
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._fitting import Stage, State
+from .._fitting import SparseState, Stage
 from .._linalg import add_gram, mirror
 from .._optim import ROUND, lbfgs
 from .._posteriors import whitened_basis
@@ -24,24 +24,14 @@ _MAX_SWEEPS = 20
 
 
 @dataclass(kw_only=True)
-class LearningState(State):
-    """State of `ElboLearning`."""
+class LearningState(SparseState):
+    """State of `ElboLearning`; the posterior is that of the best evaluation."""
 
-    # theta, Z, noise, mean, root: see `AscentState`; the posterior is that of the best evaluation
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
     # precision, linear (n, c): weighted sites of the best evaluation, from which the next ones
     # start
     precision: torch.Tensor
     linear: torch.Tensor
-    mean: torch.Tensor | None = None
-    root: torch.Tensor | None = None
     ended: bool = False  # whether the last round ended before its last step
-
-    def parameters(self):
-        """Return what can be learned, by name: ``theta``, ``Z`` and ``noise``."""
-        return {"theta": self.theta, "Z": self.Z, "noise": self.noise}
 
 
 class DifferentiableAscent(CoordinateAscent):

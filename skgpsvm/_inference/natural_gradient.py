@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from .._fitting import PosteriorStage, State
+from .._fitting import PosteriorStage, SparseState
 from .._linalg import gaussian_kl, relative_change, upper_root
 from .._optim import STEPS
 from .._posteriors import whitened_basis
@@ -45,15 +45,9 @@ class InterleavedState(AscentState):
 
 
 @dataclass(kw_only=True)
-class GradientState(State):
+class GradientState(SparseState):
     """State of gradient ascent on the posterior and the hyperparameters together."""
 
-    # theta, Z, noise, mean, root: see `AscentState`
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
-    mean: torch.Tensor
-    root: torch.Tensor
     # (c, p, p): root with the logarithm of its diagonal, as `upper_root` takes it
     raw_root: torch.Tensor
     generator: torch.Tensor  # state of the random generator

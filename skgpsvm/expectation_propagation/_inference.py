@@ -191,9 +191,10 @@ class MinibatchEP(SiteUpdates):
     @torch.enable_grad()
     def _stochastic_gradient(self, state, surrogate):
         """Return an estimate of `EPProblem.gradient`, (k,), from the surrogate of a batch."""
-        parameters, free = state.parameters(), self.problem.free
-        leaves = {name: parameters[name].detach().requires_grad_() for name in free.names}
-        value = surrogate(self.propagation.make_basis(**parameters | leaves))
+        free = self.problem.free
+        leaves = {name: getattr(state, name).detach().requires_grad_() for name in free.names}
+        tried = replace(state, **leaves)
+        value = surrogate(self.propagation.make_basis(tried.theta, tried.Z))
         # Zero, so that parameters without effect have a gradient too.
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         gradients = torch.autograd.grad(value, leaves.values())

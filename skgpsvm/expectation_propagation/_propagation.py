@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from .._fitting import State
+from .._fitting import SparseState
 from .._linalg import add_gram, mirror, root_norms, weight_moments
 from .._posteriors import WhitenedBasis
 from .._transfers import to_device
@@ -17,28 +17,17 @@ _UNDONE, _MORE_DAMPED, _MIN_DAMPING = 0.5, 0.7, 0.05
 
 
 @dataclass(kw_only=True)
-class EPState(State):
-    """Hyperparameters, sites and posterior of expectation propagation."""
+class EPState(SparseState):
+    """Hyperparameters, sites and posterior of expectation propagation; the probit has no noise."""
 
-    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
-    Z: torch.Tensor  # (m, d): inducing points
-    noise: torch.Tensor  # (0,): logarithms of the likelihood's parameters; the probit has none
     # precision, shift (n,): natural parameters of the sites, one site a row
     precision: torch.Tensor
     shift: torch.Tensor
     site_gram: torch.Tensor  # (p, p): sum of the sites' precision matrices
     linear: torch.Tensor  # (1, p): linear natural parameter of the posterior
-    # mean (1, p), root (1, p, p): posterior of the whitened weights; the covariance is ``root @
-    # root.T``
-    mean: torch.Tensor
-    root: torch.Tensor
     last_move: torch.Tensor  # (2 n,): the last update less the sites before it
     damping: float = 1.0  # share of the way to an update that the sites move
     change: float = math.inf  # relative change of the posterior mean in the last update
-
-    def parameters(self):
-        """Return what gradient steps can learn, by name: ``theta`` and ``Z``."""
-        return {"theta": self.theta, "Z": self.Z}
 
 
 class _Chunk(NamedTuple):
