@@ -11,7 +11,7 @@ from ._distributed import gather
 from ._evidence import Evidence, GaussianNoiseObjective
 from ._fitting import SparseState, Stage
 from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
-from ._optim import ROUND, lbfgs
+from ._optim import ROUND
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
 from .likelihoods._regression import observations
@@ -395,26 +395,20 @@ class CollapsedLearning(Stage):
 
     def step(self, state):
         """Take one round; the objective is the bound after it."""
-        start, free = state.parameters(), self.free
+        free, first = self.free, None
         if "Z" in free.names:
             free = replace(free, scale=self._length_scales(state.theta, state.Z))
-        packing, first = free.flat, None
 
-        def value_and_gradient(point):
+        def value_and_gradients(parts):
             nonlocal first
-            moved = state.hyperparameters._replace(**packing.parts(point, start))
-            value, *gradients = self.bound.value_and_gradient(*moved)
+            value, *gradients = self.bound.value_and_gradient(**parts)
             first = value if first is None else first
-            return value, packing.gradient(Hyperparameters(*gradients)._asdict())
+            return value, Hyperparameters(*gradients)._asdict()
 
         weight = self.bound.weight.item()
         least_gain = _LEAST_GAIN * self.tol * (weight + _MORE_ROWS)
-        limits = packing.vector(start), packing.limits(start)
-        best, value = lbfgs(value_and_gradient, *limits, self.n_steps, least_gain)
-        state.gain = (value - first) / weight
-        for name, part in packing.parts(best, start).items():
-            setattr(state, name, part)
-        state.objective = value
+        free.maximize(value_and_gradients, state, least_gain, self.n_steps)
+        state.gain = (state.objective - first) / weight
 
     def converged(self, state):
         """Return whether the last round hardly raised the bound."""

@@ -346,9 +346,9 @@ class SharedScaling:
         """Return the log evidence, nats."""
         return self.evidence.value(self.theta(logs), Z, noise)
 
-    def value_and_gradient(self, logs, Z, noise):
+    def value_and_gradient(self, theta, Z, noise):
         """Return the log evidence and its derivatives in the log factors, Z and the log noise."""
-        theta = self.theta(logs)
+        theta = self.theta(theta)
         value, by_theta, by_Z, by_noise = self.evidence.value_and_gradient(theta, Z, noise)
         moving = (self._low < theta) & (theta < self._high)
         return value, self.directions @ (by_theta * moving), by_Z, by_noise

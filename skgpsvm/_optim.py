@@ -197,11 +197,32 @@ class Free:
             return torch.zeros((), dtype=theta.dtype)
         return self.prior.log_density(theta)
 
-    def gradient(self, gradients, theta):
-        """Return derivatives by name as one vector (k,), the prior's gradient at theta added."""
-        if self.prior is not None and "theta" in gradients:
-            gradients = gradients | {"theta": gradients["theta"] + self.prior.gradient(theta)}
-        return self.flat.gradient(gradients)
+    def with_prior(self, gradients, theta):
+        """Return derivatives by name, those of theta with the prior's gradient."""
+        if self.prior is None or "theta" not in gradients:
+            return gradients
+        return gradients | {"theta": gradients["theta"] + self.prior.gradient(theta)}
+
+    def maximize(self, value_and_gradients, state, least_gain, n_steps=ROUND):
+        """Take a round of L-BFGS-B from the parameters of a `SparseState`.
+
+        ``value_and_gradients`` takes all parameters by name, and returns the value and its
+        derivatives by name. The learned parameters and the ``objective`` of the state become those
+        of the maximum. Returns whether the round ended before its last step.
+        """
+        start, flat, n_evaluations = state.parameters(), self.flat, 0
+
+        def value_and_gradient(point):
+            nonlocal n_evaluations
+            n_evaluations += 1
+            value, gradients = value_and_gradients(start | flat.parts(point, start))
+            return value, flat.gradient(gradients)
+
+        first, limits = flat.vector(start), flat.limits(start)
+        best, state.objective = lbfgs(value_and_gradient, first, limits, n_steps, least_gain)
+        vars(state).update(flat.parts(best, start))
+        # A round of all its steps has one evaluation more than steps, at least.
+        return n_evaluations <= n_steps
 
 
 def by_autograd(objective):

@@ -546,12 +546,17 @@ def dense_tilted_moments(mean, var, y, power):
     return 1 / spread - 1 / var, center / spread - mean / var
 
 
+def stochastic_gradient(learning, *parts):
+    """Return the gradient of a minibatch as one vector."""
+    return learning.problem.free.flat.gradient(learning._stochastic_gradients(*parts))
+
+
 def test_gradient_of_a_minibatch():
     learning, propagation, state = minibatch_learning("A")
     basis, state.damping = propagation.basis(state), 0.99
     _, surrogate = propagation.minibatch(state, torch.tensor(BLOCKS[0]), basis, basis, len(BLOCKS))
     expected = [-0.022068522087, -0.858309113701, -0.497867353543, 0.070771139002, 0.008841171839]
-    slope = learning._stochastic_gradient(state, surrogate)
+    slope = stochastic_gradient(learning, state, surrogate)
     np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-10)
 
 
@@ -560,7 +565,8 @@ def test_gradients_of_minibatches_average_to_the_gradient_at_convergence():
     swept(propagation, state, 1.0, 40)
     basis = propagation.basis(state)
     slopes = [
-        learning._stochastic_gradient(
+        stochastic_gradient(
+            learning,
             state,
             propagation.minibatch(state, torch.tensor(block), basis, basis, len(BLOCKS))[1],
         )
@@ -578,7 +584,7 @@ def test_expected_gradient_does_not_depend_on_empty_minibatches():
     def slope(index, n_batches):
         index = torch.tensor(index, dtype=torch.long)
         _, surrogate = propagation.minibatch(state, index, basis, basis, n_batches)
-        return learning._stochastic_gradient(state, surrogate)
+        return stochastic_gradient(learning, state, surrogate)
 
     batches = [*([i] for i in range(n)), [], [], []]
     slopes = [slope(index, len(batches)) for index in batches]

@@ -7,7 +7,6 @@ import torch
 
 from .._fitting import SparseState, Stage
 from .._linalg import add_gram, mirror
-from .._optim import ROUND, lbfgs
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import CoordinateAscent
@@ -135,7 +134,7 @@ class ElboLearning(Stage):
         self.likelihood, self.kernels, self.jitter = likelihood, kernels, jitter
         self.rows = rows.gathered() if every_row else rows
         self._values = LatentRows(self.rows) if every_row else None
-        self.free, self._flat, self._learns_noise = free, free.flat, "noise" in free.names
+        self.free, self._learns_noise = free, "noise" in free.names
         self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
 
     def init(self, start):
@@ -169,13 +168,10 @@ class ElboLearning(Stage):
 
     def step(self, state):
         """Take one round; the objective is the ELBO after it, plus the log prior."""
-        n_evaluations, best, best_posterior = 0, -math.inf, None
-        parameters = state.parameters()
+        best, best_posterior = -math.inf, None
 
-        def value_and_gradient(point):
-            nonlocal n_evaluations, best, best_posterior
-            n_evaluations += 1
-            parts = parameters | self._flat.parts(point, parameters)
+        def value_and_gradients(parts):
+            nonlocal best, best_posterior
             ascent = self._ascent(**parts)
             prior = self.free.log_prior(parts["theta"]).item()
             posterior, _ = self._converge(ascent, state, best - prior)
@@ -189,13 +185,9 @@ class ElboLearning(Stage):
                 best = value
                 state.precision, state.linear = sites
                 best_posterior = posterior
-            return value, self.free.gradient(gradients, parts["theta"])
+            return value, self.free.with_prior(gradients, parts["theta"])
 
-        start, limits = self._flat.vector(parameters), self._flat.limits(parameters)
-        found, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, self._least_gain)
-        # A round of all its steps has one evaluation more than steps, at least.
-        state.ended = n_evaluations <= ROUND
-        vars(state).update(self._flat.parts(found, parameters))
+        state.ended = self.free.maximize(value_and_gradients, state, self._least_gain)
         if self._values is not None:
             sites = (part.to(self.rows.dtype) for part in (state.precision, state.linear))
             best_posterior = self._whitened(**state.parameters()).posterior_of(*sites)

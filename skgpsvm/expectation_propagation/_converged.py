@@ -7,7 +7,6 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from .._fitting import Stage
-from .._optim import ROUND, lbfgs
 from ..exceptions import warn
 from ._propagation import EPState
 
@@ -55,26 +54,18 @@ class EvidenceLearning(Stage):
 
     def step(self, state):
         """Take one round; the objective is the evidence after it."""
-        n_evaluations = 0
 
-        def value_and_gradient(point):
-            nonlocal n_evaluations
-            n_evaluations += 1
+        def value_and_gradients(parts):
             # A copy: after a failure, the state has the sites of the last success.
-            tried = replace(state, **self.problem.moved(state, point))
+            tried = replace(state, **parts)
             update = self._converge(tried)
             value = self.problem.objective(tried, update)
             if math.isfinite(value):
                 state.restore(tried.as_dict())
-            return value, self.problem.gradient(tried, update)
+            return value, self.problem.gradients(tried, update)
 
-        parameters, flat = state.parameters(), self.problem.free.flat
-        start, limits = flat.vector(parameters), flat.limits(parameters)
         least_gain = _LEAST_GAIN * self.tol * (self.propagation.rows.total_weight + _MORE_ROWS)
-        best, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, least_gain)
-        # A round of all its steps has one evaluation more than steps, at least.
-        state.ended = n_evaluations <= ROUND
-        vars(state).update(self.problem.moved(state, best))
+        state.ended = self.problem.free.maximize(value_and_gradients, state, least_gain)
         self._converge(state)
 
     def _converge(self, state):

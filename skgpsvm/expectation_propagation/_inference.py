@@ -28,14 +28,10 @@ class EPProblem:
         """Return the log evidence plus the log prior, given the `site_update` at a state."""
         return self.propagation.evidence(state, update) + self.free.log_prior(state.theta).item()
 
-    def gradient(self, state, update):
-        """Return the derivatives of `objective` in the learned parameters, (k,)."""
+    def gradients(self, state, update):
+        """Return the derivatives of `objective` by name."""
         gradients = self.propagation.gradient(state, update, self.approximate)
-        return self.free.gradient(gradients, state.theta)
-
-    def moved(self, state, point):
-        """Return the parameters of a state by name, the learned ones set to a vector (k,)."""
-        return self.free.flat.parts(point, state.parameters())
+        return self.free.with_prior(gradients, state.theta)
 
 
 @dataclass(kw_only=True)
@@ -97,8 +93,8 @@ class SiteUpdates(PosteriorStage):
         objective = self.problem.objective(state, update)
         before = replace(state)
         if state.learning:
-            gradient = self.problem.gradient(state, update)
-            self._learn(state, gradient, self._progress(state.n_updates))
+            gradients = self.problem.gradients(state, update)
+            self._learn(state, gradients, self._progress(state.n_updates))
         self.propagation.step_sites(state, update)
         try:
             self.propagation.refresh(state)
@@ -109,13 +105,13 @@ class SiteUpdates(PosteriorStage):
             state.step_factor /= 2
         self._finish(state, before.mean, objective)
 
-    def _learn(self, state, gradient, progress):
+    def _learn(self, state, gradients, progress):
         """Take a step of the hyperparameters."""
-        step, state.memory = self.rule.step(state.memory, gradient, progress)
         parameters, flat = state.parameters(), self.problem.free.flat
+        step, state.memory = self.rule.step(state.memory, flat.gradient(gradients), progress)
         limits = flat.limits(parameters).unbind(-1)
         point = (flat.vector(parameters) + state.step_factor * step).clamp(*limits)
-        vars(state).update(self.problem.moved(state, point))
+        vars(state).update(flat.parts(point, parameters))
 
     def _progress(self, n_updates):
         """Return the share of the learning that is done, from 0 to 1."""
@@ -178,7 +174,7 @@ class MinibatchEP(SiteUpdates):
             log_sites = log_sites + part
             if state.learning:
                 progress = self._progress(state.n_updates + i / len(batches))
-                self._learn(state, self._stochastic_gradient(state, surrogate), progress)
+                self._learn(state, self._stochastic_gradients(state, surrogate), progress)
                 basis = self.propagation.make_basis(state.theta, state.Z)
         log_normalizer = self.propagation.log_normalizer(state)
         (log_sites,) = rows.sum(log_sites)
@@ -189,8 +185,8 @@ class MinibatchEP(SiteUpdates):
         self._finish(state, mean_before, objective)
 
     @torch.enable_grad()
-    def _stochastic_gradient(self, state, surrogate):
-        """Return an estimate of `EPProblem.gradient`, (k,), from the surrogate of a batch."""
+    def _stochastic_gradients(self, state, surrogate):
+        """Return an estimate of `EPProblem.gradients` from the surrogate of a batch."""
         free = self.problem.free
         leaves = {name: getattr(state, name).detach().requires_grad_() for name in free.names}
         tried = replace(state, **leaves)
@@ -199,4 +195,4 @@ class MinibatchEP(SiteUpdates):
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         gradients = torch.autograd.grad(value, leaves.values())
         gradients = self.propagation.rows.sum(*gradients)
-        return free.gradient(dict(zip(leaves, gradients, strict=True)), state.theta)
+        return free.with_prior(dict(zip(leaves, gradients, strict=True)), state.theta)
