@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 # Problem T1 of the multi-class Bayesian SVM specification, section 8.1.
 T1 = SimpleNamespace(
@@ -169,6 +170,40 @@ def elbo(posterior, likelihood, X, y, n_total, weights=None):
     if weights is not None:
         terms = weights * terms
     return n_total / len(terms) * terms.sum() - posterior.kl()
+
+
+def differences(function, *parts, step=1e-6):
+    """Return the derivatives of a scalar function in tensors, by central differences.
+
+    Their error is step^2 times third derivatives, and the rounding of values over the step.
+    """
+    found = []
+    for i, part in enumerate(parts):
+        moves = step * torch.eye(part.numel(), dtype=part.dtype)
+        ends = [
+            [
+                float(function(*parts[:i], part + sign * move.view_as(part), *parts[i + 1 :]))
+                for sign in (1, -1)
+            ]
+            for move in moves
+        ]
+        slopes = [(up - down) / (2 * step) for up, down in ends]
+        found.append(torch.tensor(slopes, dtype=part.dtype).view_as(part))
+    return found
+
+
+def assert_kernel_gradient(kernel, X, atol):
+    """Require that the gradient of a kernel of scikit-learn is that of central differences."""
+    K, gradient = kernel(X, eval_gradient=True)
+    np.testing.assert_array_equal(K, kernel(X))
+    assert gradient.shape == (len(X), len(X), kernel.n_dims)
+    step = 1e-5  # they err by step^2 and eps / step, both about 1e-10
+    for i, direction in enumerate(np.eye(kernel.n_dims)):
+        above, below = (
+            kernel.clone_with_theta(kernel.theta + sign * step * direction)(X) for sign in (1, -1)
+        )
+        found = (above - below) / (2 * step)
+        np.testing.assert_allclose(gradient[:, :, i], found, rtol=1e-8, atol=atol)
 
 
 def local_variances(kernel, local, Z, X, noise, candidates, n_neighbors, X_new):

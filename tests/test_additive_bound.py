@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from oracles import differences
 from problems import rows_of, t64
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -188,19 +189,17 @@ def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
 @forms
 def test_slopes_are_those_of_differences(form):
     basis = tiny()
-    sums, h = sums_of(basis), 1e-5
+    sums = sums_of(basis)
     value, slopes = collapsed_and_slopes(basis, THETA, sums, *form)
     assert_allclose(value, collapsed(basis.at(THETA), sums, THETA["noise"], *form).item())
-    for name, parameter in THETA.items():
-        for k in range(parameter.numel()):
-            ends = []
-            for sign in (-1, 1):
-                moved = {key: part.clone() for key, part in THETA.items()}
-                moved[name].view(-1)[k] += sign * h
-                ends.append(collapsed(basis.at(moved), sums, moved["noise"], *form).item())
-            slope = (ends[1] - ends[0]) / (2 * h)
-            # The error of the difference quotient is of order h^2.
-            assert_allclose(slopes[name].reshape(-1)[k], slope, rtol=1e-6, atol=1e-7)
+
+    def bound(*parts):
+        moved = dict(zip(THETA, parts, strict=True))
+        return collapsed(basis.at(moved), sums, moved["noise"], *form)
+
+    numeric = differences(bound, *THETA.values(), step=1e-5)
+    for name, slope in zip(THETA, numeric, strict=True):
+        assert_allclose(slopes[name], slope, rtol=1e-6, atol=1e-7)
 
 
 def test_gains_are_differences_of_bounds():
@@ -386,11 +385,10 @@ def test_slopes_of_the_prior_are_those_of_differences():
         generator=torch.Generator(),
     )
     # Variances of effects that are negligible, typical, and far too large.
-    variance, h = t64([-12.0, 0.0, 8.0]), 1e-5
+    variance = t64([-12.0, 0.0, 8.0])
     _, slopes, _ = ascent._log_prior({"variance": variance})
-    for k, move in enumerate(h * torch.eye(3, dtype=torch.float64)):
-        up, down = (ascent._log_prior({"variance": variance + s * move})[0] for s in (1, -1))
-        assert_allclose(slopes["variance"][k], (up - down) / (2 * h), rtol=1e-6)
+    (numeric,) = differences(lambda at: ascent._log_prior({"variance": at})[0], variance, step=1e-5)
+    assert_allclose(slopes["variance"], numeric, rtol=1e-6)
 
 
 def test_rounding_of_large_sums_is_borne():

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from oracles import differences
 from problems import rows_of, t64, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
@@ -35,16 +35,9 @@ def test_gradient_of_the_evidence_is_its_derivative():
     evidence = Evidence(torch_kernel(kernel), rows_of(X, np.c_[y, X[:, 2] - y], weights))
     theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0, -1.0])
     _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
-    for vector, slope in ((theta, by_theta), (noise, by_noise)):
-        for j, step in enumerate(1e-6 * torch.eye(len(vector), dtype=torch.float64)):
-            up, down = (
-                evidence.value(theta + sign * step, Z, noise)
-                if vector is theta
-                else evidence.value(theta, Z, noise + sign * step)
-                for sign in (1, -1)
-            )
-            # The error is rounding of values of size 1e2 over the step.
-            assert slope[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
+    numeric = differences(lambda *point: evidence.value(point[0], Z, point[1]), theta, noise)
+    for slope, expected in zip((by_theta, by_noise), numeric, strict=True):
+        assert_allclose(slope, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_gradient_of_the_evidence_includes_the_jitter():
@@ -53,12 +46,11 @@ def test_gradient_of_the_evidence_includes_the_jitter():
     evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]), jitter=0.01)
     theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0])
     _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
-    for j, step in enumerate(1e-5 * torch.eye(3, dtype=torch.float64)):
-        ends = [
-            evidence.value(theta + sign * step[:2], Z, noise + sign * step[2:]) for sign in (1, -1)
-        ]
-        found = torch.cat([by_theta, by_noise])[j].item()
-        assert found == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-6)
+    numeric = differences(
+        lambda *point: evidence.value(point[0], Z, point[1]), theta, noise, step=1e-5
+    )
+    for slope, expected in zip((by_theta, by_noise), numeric, strict=True):
+        assert_allclose(slope, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_weights_of_the_evidence_are_repetitions():
@@ -146,9 +138,8 @@ def test_common_factors_move_entries_together_within_their_bounds():
     assert factors.value(t64([0.0, 0.0]), Z, noise) == evidence.value(theta, Z, noise)
     for logs in (t64([0.1, 0.2]), t64([-0.3, -0.2])):
         _, slopes, _, _ = factors.value_and_gradient(logs, Z, noise)
-        for j, step in enumerate(1e-6 * torch.eye(2, dtype=torch.float64)):
-            up, down = (factors.value(logs + sign * step, Z, noise) for sign in (1, -1))
-            assert slopes[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
+        (expected,) = differences(lambda point: factors.value(point, Z, noise), logs)
+        assert_allclose(slopes, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_evidence_bears_covariances_singular_but_for_rounding():

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from oracles import differences
 from problems import rows_of, t64
 from scipy.stats import norm
 from sklearn.base import clone
@@ -483,17 +484,15 @@ def test_gradient_is_that_of_the_evidence_at_converged_sites(name):
     propagation, state = case(name)
     swept(propagation, state, 1.0, 30)
     gradient = gradient_of(propagation, state, propagation.site_update(state))
-    point, step = torch.cat([state.theta, state.Z.ravel()]), 1e-4
 
-    def converged(point):
-        k = len(state.theta)
-        moved = replace(state, theta=point[:k], Z=point[k:].view_as(state.Z))
+    def converged(theta, Z):
+        moved = replace(state, theta=theta, Z=Z)
         propagation.refresh(moved)
         return propagation.evidence(*swept(propagation, moved, 1.0, 30))
 
-    steps = step * torch.eye(len(point), dtype=torch.float64)
-    numeric = [(converged(point + e) - converged(point - e)) / (2 * step) for e in steps]
-    np.testing.assert_allclose(gradient, numeric, rtol=0, atol=1e-7)
+    numeric = differences(converged, state.theta, state.Z, step=1e-4)
+    expected = torch.cat([part.ravel() for part in numeric])
+    np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-7)
 
 
 # Minibatches

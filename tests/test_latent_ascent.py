@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from oracles import differences
 from problems import ring, rows_of, t64
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel
 
@@ -94,19 +95,14 @@ def test_gradient_is_that_of_the_best_elbo(name):
     value, gradients, _ = ascent.value_and_gradient(posterior)
     assert value == ascent.elbo(posterior)
 
-    def numeric(point, best):
-        steps = 1e-4 * torch.eye(len(point), dtype=torch.float64)
-        return [(best(point + step) - best(point - step)) / 2e-4 for step in steps]
+    def best(theta, noise):
+        return converged(name, theta=theta, noise=noise)[1].value
 
-    def best(**parts):
-        return converged(name, **parts)[1].value
-
+    found = [gradients["theta"]]
+    found.append(ascent.noise_gradient(posterior, likelihood, noise) if len(noise) else noise)
     # Expected derivatives by quadrature are not exactly those of the expectation.
-    found = gradients["theta"]
-    assert_allclose(found, numeric(theta, lambda x: best(theta=x)), rtol=2e-3, atol=2e-3)
-    if len(noise):
-        found = ascent.noise_gradient(posterior, likelihood, noise)
-        assert_allclose(found, numeric(noise, lambda x: best(noise=x)), rtol=2e-3, atol=2e-3)
+    for gradient, numeric in zip(found, differences(best, theta, noise, step=1e-4), strict=True):
+        assert_allclose(gradient, numeric, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["logistic", "varying noise"])

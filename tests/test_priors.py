@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from oracles import differences
 from problems import t64, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
@@ -48,8 +49,7 @@ def test_penalized_is_the_bound_plus_the_log_prior():
     assert np.diff(added) == pytest.approx(np.diff(wanted), rel=1e-9)
     found, by_theta, _, by_noise = penalized.value_and_gradient(point[:4], t64(X[:0]), point[4:])
     assert found == pytest.approx(value(point, penalized), rel=1e-12)
-    step = 1e-6 * torch.eye(5, dtype=torch.float64)
-    numeric = [(value(point + h, penalized) - value(point - h, penalized)) / 2e-6 for h in step]
+    (numeric,) = differences(lambda at: value(at, penalized), point)
     assert_allclose(torch.cat([by_theta, by_noise]), numeric, rtol=1e-6, atol=1e-6)
 
 
@@ -130,10 +130,7 @@ def test_slopes_cost_their_logarithm_and_idle_features_nothing():
     theta = t64(kernel.theta)
     squares = 2.0 * np.array([1.0, 3.0, 1.0]) ** 2 / np.array([1.0, 2.0, 1e4]) ** 2
     assert prior.log_density(theta).item() == pytest.approx(-np.log1p(squares / 0.1).sum())
-    numeric = [
-        (prior.log_density(theta + h) - prior.log_density(theta - h)) / 2e-6
-        for h in 1e-6 * torch.eye(4, dtype=torch.float64)
-    ]
+    (numeric,) = differences(prior.log_density, theta)
     assert_allclose(prior.gradient(theta), numeric, atol=1e-8)
     alike = theta + t64([2.0, 1.0, 1.0, 1.0])  # the slopes are the same
     assert prior.log_density(alike).item() == pytest.approx(prior.log_density(theta).item())
