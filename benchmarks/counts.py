@@ -1,9 +1,10 @@
-"""Counts and positive amounts: likelihoods of this package beside linear models and boosted trees.
+"""Counts, amounts and shares: likelihoods of this package beside linear models and boosted trees.
 
-Claims a year of policies with exposures (Poisson), hourly rentals (negative binomial) and costs
-(gamma) are generated, each from effects that are not straight lines and one interaction. Rentals of
-the development set bike are real; the likelihoods were designed on them. Scores on 4,000 new rows:
-the share of the deviance of a constant that is explained, D2; the mean negative log density; and
+Claims a year of policies with exposures (Poisson), hourly rentals (negative binomial), costs
+(gamma) and shares (beta) are generated, each from effects that are not straight lines and one
+interaction. Rentals of the development set bike are real; the likelihoods were designed on them.
+Scores on 4,000 new rows: the share of the deviance of a constant that is explained, D2, which for
+shares is that of the squared error; the mean negative log density; and
 the share of intervals of level .9 that hold y. Time is processor time of `fit`, one thread. Run
 ``python -m benchmarks.counts [--quick]``.
 """
@@ -13,8 +14,10 @@ import time
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit, logit
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import GammaRegressor, PoissonRegressor
+from sklearn.linear_model import GammaRegressor, PoissonRegressor, Ridge
 from sklearn.metrics import d2_tweedie_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import SplineTransformer, StandardScaler
@@ -26,8 +29,9 @@ from skgpsvm._families import FAMILIES
 from . import _data, _report
 
 N_TEST, N_DRAWS, FIRST_SEED = 4000, 3, 100
-SETS = {"claims": 5000, "rentals": 600, "costs": 1000, "bike": 1000}
-TRUE = {"claims": "poisson", "rentals": "negative_binomial", "costs": "gamma"}
+SETS = {"claims": 5000, "rentals": 600, "costs": 1000, "shares": 600, "bike": 1000}
+TRUE = {"claims": "poisson", "rentals": "negative_binomial", "costs": "gamma", "shares": "beta"}
+POWERS = {"costs": 2, "shares": 0}  # of the Tweedie deviance; 1 elsewhere
 
 
 def generated(name, n, seed):
@@ -39,7 +43,8 @@ def generated(name, n, seed):
     if name == "claims":
         exposure, f = rng.uniform(0.2, 1, n), 0.5 * f - 1.5
         return X, rng.poisson(exposure * np.exp(f)) / exposure, exposure
-    distribution = FAMILIES[TRUE[name]].distribution(np.exp(f + 3), 0.2)
+    family, constant = FAMILIES[TRUE[name]], -1.0 if name == "shares" else 3.0
+    distribution = family.distribution(family.link.inverse(f + constant), 0.2)
     return X, distribution.rvs(n, random_state=rng).astype(float), exposure
 
 
@@ -54,10 +59,12 @@ def bike(n, seed):
 
 def methods(name):
     """Return the models of a set, a dict."""
-    loss = "gamma" if name == "costs" else "poisson"
     linear = (GammaRegressor if name == "costs" else PoissonRegressor)(alpha=1e-3, max_iter=1000)
-    names = ("gamma",) if name == "costs" else ("poisson",)
-    names += ("negative_binomial",) if name in ("rentals", "bike") else ()
+    loss, names = ("gamma" if name == "costs" else "poisson",) * 2
+    if name == "shares":
+        linear = TransformedTargetRegressor(Ridge(1e-3), func=logit, inverse_func=expit)
+        loss, names = "squared_error", "beta"
+    names = (names, "negative_binomial") if name in ("rentals", "bike") else (names,)
     own = {
         f"{kind.__name__}, {likelihood}": kind(likelihood=likelihood, random_state=0)
         for kind in (SVGPRegressor, AdditiveGPRegressor)
@@ -76,9 +83,10 @@ def log_density(model, X, y):
         return np.mean(-0.5 * ((y - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi))
     f, variance = model.latent_mean_and_variance(X)
     nodes, weights = np.polynomial.hermite.hermgauss(40)
-    means = np.exp(f[:, None] + np.sqrt(2 * variance)[:, None] * nodes)
-    given = FAMILIES[model.likelihood].distribution(means, getattr(model, "dispersion_", 1.0))
-    density = given.pdf if model.likelihood == "gamma" else given.pmf
+    family = FAMILIES[model.likelihood]
+    means = family.link.inverse(f[:, None] + np.sqrt(2 * variance)[:, None] * nodes)
+    given = family.distribution(means, getattr(model, "dispersion_", 1.0))
+    density = given.pmf if family.is_count else given.pdf
     return np.log(density(y[:, None]) @ (weights / weights.sum())).mean()
 
 
@@ -94,8 +102,8 @@ def evaluate(name, n, seed):
         model.fit(X[:n], y[:n], **weights)
         found = {"set": name, "method": method, "fit_seconds": time.process_time() - start}
         predicted = np.maximum(model.predict(X_new), 1e-6)
-        power = 2 if name == "costs" else 1
-        found["D2"] = d2_tweedie_score(y_new, predicted, sample_weight=w_new, power=power)
+        options = {"sample_weight": w_new, "power": POWERS.get(name, 1)}
+        found["D2"] = d2_tweedie_score(y_new, predicted, **options)
         if hasattr(model, "predict_interval") and name != "claims":  # whose y are rates
             lower, upper = model.predict_interval(X_new, 0.9)
             found["inside"] = np.mean((lower <= y_new) & (y_new <= upper))
@@ -116,7 +124,7 @@ def main():
     found = pd.DataFrame(rows).groupby(["set", "method"], sort=False).mean().reset_index()
     parts = [
         _report.header(
-            "Counts and amounts, default settings",
+            "Counts, amounts and shares, default settings",
             rows=", ".join(f"{name} {n}" for name, n in SETS.items()) + f"; {N_TEST} test rows",
             draws=f"{N_DRAWS}; means",
             peers="spline features with alpha=1e-3; HistGradientBoostingRegressor",

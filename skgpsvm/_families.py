@@ -1,21 +1,36 @@
-"""Regressions of rates, whose mean is the exponential of the latent function, by likelihood."""
+"""Families of distributions whose mean is a function of the latent one: counts, amounts, shares."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from scipy import stats
+from scipy.special import expit
 
 from ._sites import LikelihoodSites
 from .exceptions import warn
-from .likelihoods import Gamma, NegativeBinomial, Poisson
+from .likelihoods import Beta, Gamma, NegativeBinomial, Poisson
 
 INITIAL_DISPERSION = 0.5
 # Trapezoidal rule over Gaussian logarithms of the mean: its reach in standard deviations, and the
 # least and the largest number of nodes.
 _REACH, _LEAST_NODES, _MOST_NODES = 6.0, 32, 1024
 _TOL = 1e-9  # of quantiles, relative
-_MAX_LOG_MEAN = 300.0  # magnitude of log means beyond which quantiles might overflow
+
+
+class Link(NamedTuple):
+    """Function of the mean that is the latent function."""
+
+    name: str
+    of: Callable  # takes and returns tensors
+    inverse: Callable  # takes and returns arrays
+    largest: float  # value of the inverse that is not exceeded
+    reach: float  # magnitude beyond which quantiles might overflow
+
+
+LOG = Link("log", torch.log, np.exp, np.inf, 300.0)
+LOGIT = Link("logit", torch.logit, expit, 1.0, 36.0)
 
 
 class Family(NamedTuple):
@@ -23,43 +38,61 @@ class Family(NamedTuple):
 
     make: Callable  # takes the dispersions (t,); returns the likelihood
     distribution: Callable  # takes mean and dispersion; returns a frozen distribution of scipy
-    is_count: bool
+    # Takes a variance and a latent value, both tensors; returns the dispersion at which the link of
+    # y has about this variance.
+    dispersion: Callable = lambda variance, f: variance
+    is_count: bool = False
+    link: Link = LOG
 
 
 def _negative_binomial(mean, dispersion):
     return stats.nbinom(1 / dispersion, 1 / (1 + dispersion * mean))
 
 
+def _gamma(mean, dispersion):
+    return stats.gamma(1 / dispersion, scale=dispersion * mean)
+
+
+def _beta(mean, dispersion):
+    return stats.beta(mean / dispersion, (1 - mean) / dispersion)
+
+
+def _beta_dispersion(variance, f):
+    return variance * f.sigmoid() * (-f).sigmoid()
+
+
 FAMILIES = {
     "poisson": Family(lambda _: Poisson(), lambda mean, _: stats.poisson(mean), is_count=True),
     "negative_binomial": Family(NegativeBinomial, _negative_binomial, is_count=True),
-    "gamma": Family(
-        Gamma, lambda mean, dispersion: stats.gamma(1 / dispersion, scale=dispersion * mean), False
-    ),
+    "gamma": Family(Gamma, _gamma),
+    "beta": Family(Beta, _beta, _beta_dispersion, link=LOGIT),
 }
 
 
 def family_sites(likelihood, n_outputs):
-    """Return a likelihood of rates, a key of `FAMILIES`, as sites, at its initial dispersions."""
+    """Return a likelihood, a key of `FAMILIES`, as sites, at its initial dispersions."""
     made = FAMILIES[likelihood].make(np.full(n_outputs, INITIAL_DISPERSION))
     return LikelihoodSites(made, n_outputs)
 
 
 def check_family(likelihood, y):
-    """Raise ValueError if a target is negative, or not positive where it must be.
+    """Raise ValueError if a target is not a value that the family has.
 
     Warn of counts that are no integers where these are not counts per exposure.
     """
-    is_count = FAMILIES[likelihood].is_count
-    if is_count and (y < 0).any():
+    family, needs = FAMILIES[likelihood], f"likelihood={likelihood!r} needs"
+    found = f"y is between {y.min(initial=np.inf)} and {y.max(initial=-np.inf)} in {y.dtype}."
+    if family.is_count and (y < 0).any():
+        raise ValueError(f"{needs} counts or rates, which are not negative; {found}")
+    if family.link is LOGIT and ((y <= 0) | (y >= 1)).any():
         raise ValueError(
-            f"likelihood={likelihood!r} needs counts or rates, which are not negative; y is "
-            f"between {y.min()} and {y.max()}."
+            f"{needs} proportions between 0 and 1, without the ends; {found} Divide percentages by "
+            "100. Where y is 0 or 1 by rounding, take (y * (n - 1) + 0.5) / n with n rows."
         )
-    if not is_count and (y <= 0).any():
+    if not family.is_count and (y <= 0).any():
         raise ValueError(
-            f"likelihood={likelihood!r} needs positive amounts; y is between {y.min()} and "
-            f"{y.max()}. Model zeros apart, for example by a classifier of y > 0."
+            f"{needs} positive amounts; {found} Model zeros apart, for example by a classifier of "
+            "y > 0."
         )
     if likelihood == "negative_binomial" and (odd := np.count_nonzero(y != np.round(y))):
         warn(
@@ -70,7 +103,7 @@ def check_family(likelihood, y):
 
 
 def family_quantiles(likelihood, dispersion, mean, variance, probability):
-    """Return quantiles (n, t) of y, given moments (n, t) of the log means."""
+    """Return quantiles (n, t) of y, given moments (n, t) of the links of the means."""
     shape, n_nodes = mean.shape, _n_nodes(likelihood, dispersion, mean, variance)
     given = np.stack([np.broadcast_to(part, shape) for part in (dispersion, mean, variance)])
     found = np.empty(shape)
@@ -83,40 +116,40 @@ def family_quantiles(likelihood, dispersion, mean, variance, probability):
 def _n_nodes(likelihood, dispersion, mean, variance):
     """Return the number of nodes of each quantile, a power of two.
 
-    Over the log mean f, the distribution function of y at a value is a step, as wide as the
-    standard deviation of log y given f. If the nodes are at most 1.5 of these apart, the error of
-    its integral is below a thousandth.
+    Over the latent value f, the distribution function of y at a value is a step, as wide as the
+    standard deviation of the link of y given f, or wider than the one here. If the nodes are at
+    most 1.5 of these apart, the error of its integral is below a thousandth.
     """
     std = np.sqrt(variance)
     width = np.broadcast_to(np.sqrt(dispersion), mean.shape)
     if FAMILIES[likelihood].is_count:
-        largest = np.clip(mean + 2 * std, 0, _MAX_LOG_MEAN)
+        largest = np.clip(mean + 2 * std, 0, LOG.reach)
         width = np.sqrt((0 if likelihood == "poisson" else width**2) + np.exp(-largest))
     wanted = 2 * _REACH / 1.5 * std / np.maximum(width, np.finfo(float).tiny)
     wanted = np.clip(wanted, _LEAST_NODES, _MOST_NODES)
     return 2 ** np.ceil(np.log2(wanted)).astype(int)
 
 
-def _quantiles(rate, dispersion, mean, variance, probability, n_nodes):
+def _quantiles(family, dispersion, mean, variance, probability, n_nodes):
     """Return quantiles (k,) by bisection, with so many nodes."""
     nodes = np.linspace(-_REACH, _REACH, n_nodes)
     weights = np.exp(-0.5 * nodes**2)
     weights = weights / weights.sum()
-    log_means = mean[:, None] + np.sqrt(variance)[:, None] * nodes
-    means = np.exp(np.clip(log_means, -_MAX_LOG_MEAN, _MAX_LOG_MEAN))
-    given = rate.distribution(means, dispersion[:, None])
+    latents, link = mean[:, None] + np.sqrt(variance)[:, None] * nodes, family.link
+    means = link.inverse(np.clip(latents, -link.reach, link.reach))
+    given = family.distribution(means, dispersion[:, None])
 
     def is_reached(value):
         return given.cdf(value[:, None]) @ weights >= probability
 
-    low = np.full(mean.shape, -1.0 if rate.is_count else 0.0)
-    high = np.floor(np.exp(np.minimum(mean, _MAX_LOG_MEAN))) + 1
+    low = np.full(mean.shape, -1.0 if family.is_count else 0.0)
+    high = np.minimum(np.floor(link.inverse(np.minimum(mean, link.reach))) + 1, link.largest)
     while not (reached := is_reached(high)).all():
         low, high = np.where(reached, low, high), np.where(reached, high, 4 * high)
-    resolution = 1.0 if rate.is_count else np.finfo(float).tiny
+    resolution = 1.0 if family.is_count else np.finfo(float).tiny
     while (high - low > np.maximum(resolution, _TOL * high)).any():
         middle = (low + high) / 2
-        middle = np.floor(middle) if rate.is_count else middle
+        middle = np.floor(middle) if family.is_count else middle
         reached = is_reached(middle)
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high

@@ -39,10 +39,10 @@ from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
-# Lower bounds of the dispersion: of amounts, relative to the variance of the noise of their logs,
+# Lower bounds of the dispersion: of amounts, relative to that which noise of their link implies,
 # and of counts, where it adds so much to the variance at the mean of y.
 _LEAST_OF_AMOUNTS, _LEAST_OF_COUNTS = 0.5, 0.05
-_MEAN_VARIANCE_OF_LOGS = 100.0  # the same where y is not normalized, and the latents are its logs
+_MEAN_VARIANCE_OF_LINKS = 100.0  # the same where y is not normalized, and the latents are its link
 # Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
 # latent functions ends at a linear model.
 _FIRST_TREND = 1.5
@@ -151,28 +151,27 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 
 
 def family_problem(estimator, problem, mean, n_inducing, jitter):
-    """Return the `SparseProblem` of a regression of rates, and a list of its start.
+    """Return the `SparseProblem` of a regression by a family, and a list of its start.
 
-    A cold fit starts from a Gaussian process of the logarithms of y: at its kernel and posterior,
-    in units of the logarithms, with the variance of its noise as dispersion.
+    A cold fit starts from a Gaussian process of the link of y: at its kernel and posterior, in
+    units of the link, with the dispersion that the variance of its noise implies.
     """
     rougher = ROUGHER if n_inducing >= problem.rows.n_rows else ()  # few points cannot follow them
-    options = {"rougher": rougher, "mean_variance": _MEAN_VARIANCE_OF_LOGS}
+    options = {"rougher": rougher, "mean_variance": _MEAN_VARIANCE_OF_LINKS}
     sparse = regression_problem(estimator, problem, mean, **options)
     sparse = replace(sparse, n_inducing=n_inducing)
     learned = sparse.make_prior and (lambda rows: SignalPrior(sparse.kernel, rows.device))
-    rates = replace(sparse, make_prior=learned)
+    found = replace(sparse, make_prior=learned)
     if problem.start is not None:
-        return rates, [problem.start]
-    rows = problem.rows
-    is_count = FAMILIES[estimator.likelihood].is_count
-    logs = rows.with_targets(_logs(rows, is_count))
-    means = rows.sum(rows.weights @ logs.targets)[0] / rows.total_weight
-    squares = rows.sum(rows.weights @ (logs.targets - means).square())[0]
+        return found, [problem.start]
+    rows, family = problem.rows, FAMILIES[estimator.likelihood]
+    links = rows.with_targets(_links(rows, family))
+    means = rows.sum(rows.weights @ links.targets)[0] / rows.total_weight
+    squares = rows.sum(rows.weights @ (links.targets - means).square())[0]
     scale = (squares / rows.total_weight).sqrt()
     scale = torch.where(scale > 0, scale, 1.0)
     noise = RegressionNoise(likelihood="gaussian", n_outputs=len(scale))
-    normalized = rows.with_targets((logs.targets - means) / scale)
+    normalized = rows.with_targets((links.targets - means) / scale)
     constant = replace(sparse.on(normalized), likelihood=noise.sites(), noise=noise)
     search = CollapsedSearch(constant, constant.initial_model(), jitter)
     start = search.start
@@ -183,29 +182,30 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     variance = noise.variance(start.state(rows.device)["noise"]) * scale.square()
     start = replace(start, noise=(), mean=None, root=None)
     if len(sparse.likelihood.parameters()):
-        least = _least_dispersion(rows, variance, is_count)
+        dispersion = family.dispersion(variance, means)
+        least = _least_dispersion(rows, dispersion, family.is_count)
         limits = math.log(least), PARAMETER_BOUNDS[1]
-        rates = replace(rates, noise=replace(rates.noise, given=GivenNoise(least, limits)))
-        start = replace(start, noise=tuple(variance.clamp_min(least).log().tolist()))
-    return rates, [at_gaussian_posterior(start, variance, logs)]
+        found = replace(found, noise=replace(found.noise, given=GivenNoise(least, limits)))
+        start = replace(start, noise=tuple(dispersion.clamp_min(least).log().tolist()))
+    return found, [at_gaussian_posterior(start, variance, links)]
 
 
-def _least_dispersion(rows, variance, is_count):
-    """Return a lower bound of the dispersion, given the variances (t,) of the noise of the logs.
+def _least_dispersion(rows, dispersion, is_count):
+    """Return a lower bound of the dispersion, given those (t,) that noise of the link implies.
 
     Amounts that are equal in rows alike would be followed without any dispersion. Where that of
     counts hardly adds to the variance of Poisson counts, its gradient vanishes.
     """
     if not is_count:
-        return _LEAST_OF_AMOUNTS * variance.min().item()
+        return _LEAST_OF_AMOUNTS * dispersion.min().item()
     total = rows.sum(rows.weights @ rows.targets)[0].max().item()
     return _LEAST_OF_COUNTS * rows.total_weight / max(total, 1.0)
 
 
-def _logs(rows, is_count):
-    """Return the logarithms of targets (n, t), half a count added where they are counts."""
-    half = 0.5 / rows.weights[:, None] if is_count else 0.0
-    return (rows.targets + half).log()
+def _links(rows, family):
+    """Return the link of targets (n, t), half a count added where they are counts."""
+    half = 0.5 / rows.weights[:, None] if family.is_count else 0.0
+    return family.link.of(rows.targets + half)
 
 
 def classification_problem(estimator, problem, mean):

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm._families import FAMILIES
 from skgpsvm.additive._monotone import monotone_moments, projected
 from skgpsvm.inspection import ComponentEffects, component_importances
 
@@ -131,10 +132,12 @@ def test_probabilities_never_violate_constraints(likelihood):
     assert losses[0] < losses[1] + 0.002
 
 
-def test_counts_never_violate_constraints():
+@pytest.mark.parametrize("likelihood", ["poisson", "beta"])
+def test_means_with_a_link_never_violate_constraints(likelihood):
     X, _, mean = steep(200)
-    y = np.random.default_rng(1).poisson(np.exp(mean))
-    options = {"likelihood": "poisson", "interactions": None, "min_gain": 0}
+    family, rng = FAMILIES[likelihood], np.random.default_rng(1)
+    y = family.distribution(family.link.inverse(mean), 0.2).rvs(random_state=rng).astype(float)
+    options = {"likelihood": likelihood, "interactions": None, "min_gain": 0}
     model = AdditiveGPRegressor(monotonic_cst=CONSTRAINTS, **options).fit(X, y)
     assert largest_violation(model, X, CONSTRAINTS) <= 1e-10
 

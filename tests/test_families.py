@@ -1,4 +1,4 @@
-"""Regressions of counts and amounts: posterior, distributions of y, weights, and refusals."""
+"""Regressions of counts, amounts and proportions: posterior, distributions, weights, refusals."""
 
 import pickle
 import warnings
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-from sklearn.linear_model import GammaRegressor, PoissonRegressor
+from sklearn.linear_model import GammaRegressor, LinearRegression, PoissonRegressor
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -20,14 +21,20 @@ KINDS = (SVGPRegressor, AdditiveGPRegressor)
 DISPERSION = 0.3
 
 
-def rates(n, d=2, seed=0):
-    """Return X (n, d) and means of y: waves in one feature and a trend in another."""
-    X = np.random.default_rng(seed).uniform(-2, 2, (n, d))
-    return X, np.exp(1.5 + np.sin(2 * X[:, 0]) + 0.5 * X[:, 1])
+def latents(n, likelihood="gamma", seed=0):
+    """Return X (n, 2) and links of means of y: waves in one feature and a trend in another."""
+    X = np.random.default_rng(seed).uniform(-2, 2, (n, 2))
+    constant = 0.0 if likelihood == "beta" else 1.5
+    return X, constant + np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
 
 
-def drawn(likelihood, mean, seed=1):
+def drawn(likelihood, f, seed=1):
+    mean = FAMILIES[likelihood].link.inverse(f)
     return FAMILIES[likelihood].distribution(mean, DISPERSION).rvs(random_state=seed).astype(float)
+
+
+def link(likelihood, y):
+    return FAMILIES[likelihood].link.of(torch.as_tensor(y)).numpy()
 
 
 @pytest.fixture(
@@ -36,8 +43,8 @@ def drawn(likelihood, mean, seed=1):
 def fit(request):
     """A fit of 150 rows, with X and y."""
     kind, name = request.param
-    X, mean = rates(150)
-    y = drawn(name, mean)
+    X, f = latents(150, name)
+    y = drawn(name, f)
     model = kind(likelihood=name, random_state=0)
     if kind is AdditiveGPRegressor:
         model.set_params(interactions=None)
@@ -67,8 +74,8 @@ def test_checks_of_scikit_learn(estimator, check):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_posterior_is_the_fixed_point_of_a_dense_process(name):
-    X, mean = rates(25)
-    y, kernel = drawn(name, mean), 2.0 * RBF(1.0)
+    X, f = latents(25, name)
+    y, kernel = drawn(name, f), 2.0 * RBF(1.0)
     model = SVGPRegressor(kernel, likelihood=name, mean="zero", optimizer=None, tol=1e-10)
     model.set_params(inducing_points=X, learn_inducing=False, max_iter=400).fit(X, y)
     m, v = model.latent_mean_and_variance(X)
@@ -82,9 +89,9 @@ def test_posterior_is_the_fixed_point_of_a_dense_process(name):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_exposures_are_weights_of_rates(kind):
-    X, mean = rates(60)
+    X, f = latents(60)
     exposure = np.random.default_rng(2).integers(1, 5, 60).astype(float)
-    counts = np.random.default_rng(1).poisson(exposure * mean)
+    counts = np.random.default_rng(1).poisson(exposure * np.exp(f))
     model = kind(likelihood="poisson", random_state=0)
     weighted = clone(model).fit(X, counts / exposure, sample_weight=exposure)
     # A row of exposure k and k rows of exposure 1 with the same mean have the same likelihood.
@@ -98,14 +105,17 @@ def test_exposures_are_weights_of_rates(kind):
 
 def test_means_are_found(fit):
     model, X, y = fit
-    X_new, mean_new = rates(400, seed=5)
-    error = np.sqrt(np.mean(np.log(model.predict(X_new) / mean_new) ** 2))
-    power = 2 if model.likelihood == "gamma" else 1
-    linear = (GammaRegressor if power == 2 else PoissonRegressor)(alpha=0).fit(X, y)
-    of_linear = np.sqrt(np.mean(np.log(linear.predict(X_new) / mean_new) ** 2))
-    assert error < 0.5 * of_linear
-    score = d2_tweedie_score(mean_new, model.predict(X_new), power=power)
-    assert score > d2_tweedie_score(mean_new, linear.predict(X_new), power=power)
+    X_new, f_new = latents(400, model.likelihood, seed=5)
+    error = np.sqrt(np.mean((link(model.likelihood, model.predict(X_new)) - f_new) ** 2))
+    if model.likelihood == "beta":
+        linear = LinearRegression().fit(X, link("beta", y)).predict(X_new)
+    else:
+        power = 2 if model.likelihood == "gamma" else 1
+        of_mean = (GammaRegressor if power == 2 else PoissonRegressor)(alpha=0).fit(X, y)
+        linear, mean_new = np.log(of_mean.predict(X_new)), np.exp(f_new)
+        score = d2_tweedie_score(mean_new, model.predict(X_new), power=power)
+        assert score > d2_tweedie_score(mean_new, of_mean.predict(X_new), power=power)
+    assert error < 0.5 * np.sqrt(np.mean((linear - f_new) ** 2))
     if model.likelihood == "poisson":
         assert not hasattr(model, "dispersion_")
     else:
@@ -131,17 +141,23 @@ def test_moments_and_intervals_are_those_of_draws(fit, level):
 
 def test_conformal_intervals_hold(fit):
     model, _, _ = fit
-    X_new, mean = rates(1000, seed=7)
-    y = drawn(model.likelihood, mean, seed=8)
+    X_new, f = latents(1000, model.likelihood, seed=7)
+    y = drawn(model.likelihood, f, seed=8)
     lower, upper = model.predict_interval(X_new, 0.9, method="conformal")
     assert (lower >= 0).all()
+    assert (upper <= FAMILIES[model.likelihood].link.largest).all()
     assert 0.84 < ((lower <= y) & (y <= upper)).mean() < 0.97
 
 
-def test_latent_function_is_a_logarithm(fit):
+def test_latent_function_is_the_link_of_the_mean(fit):
     model, X, _ = fit
     f, variance = model.latent_mean_and_variance(X)
-    assert_allclose(np.log(model.predict(X)), f + variance / 2)
+    if model.likelihood != "beta":
+        assert_allclose(np.log(model.predict(X)), f + variance / 2)
+    else:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(32)
+        means = expit(f[:, None] + np.sqrt(variance)[:, None] * nodes)
+        assert_allclose(model.predict(X), means @ weights / weights.sum(), rtol=1e-8)
     copy = pickle.loads(pickle.dumps(model))
     assert np.array_equal(copy.predict(X), model.predict(X))
 
@@ -150,14 +166,15 @@ def test_latent_function_is_a_logarithm(fit):
 @pytest.mark.parametrize("likelihood", FAMILIES)
 def test_quantiles_without_uncertainty_are_those_of_scipy(likelihood, probability):
     f = np.array([[-8.0], [0.0], [3.0], [12.0]])
-    expected = FAMILIES[likelihood].distribution(np.exp(f), DISPERSION).ppf(probability)
+    mean = FAMILIES[likelihood].link.inverse(f)
+    expected = FAMILIES[likelihood].distribution(mean, DISPERSION).ppf(probability)
     given = likelihood, np.array([DISPERSION]), f, np.full_like(f, 1e-20)
     assert_allclose(family_quantiles(*given, probability), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("mean", [0.0, 24.0, 100.0])
 @pytest.mark.parametrize("variance", [10.0, 100.0, 1000.0])
-@pytest.mark.parametrize("likelihood", FAMILIES)
+@pytest.mark.parametrize("likelihood", [name for name in FAMILIES if name != "beta"])
 def test_quantiles_far_from_the_rows_are_about_log_normal(likelihood, variance, mean):
     given = likelihood, np.array([DISPERSION]), np.array([[mean]]), np.array([[variance]])
     lower, upper = (family_quantiles(*given, p).item() for p in (0.05, 0.95))
@@ -174,15 +191,17 @@ def test_quantiles_far_from_the_rows_are_about_log_normal(likelihood, variance, 
 @pytest.mark.parametrize("likelihood", FAMILIES)
 def test_quantiles_have_their_probability(likelihood, mean, variance, dispersion):
     """Also where y hardly scatters about its uncertain mean."""
+    mean = mean / 10 if likelihood == "beta" else mean
     given = likelihood, np.array([dispersion]), np.array([[mean]]), np.array([[variance]])
     f = np.linspace(-8, 8, 200_001)
     weights = np.exp(-0.5 * f**2) / np.exp(-0.5 * f**2).sum()
-    rate = FAMILIES[likelihood].distribution(np.exp(mean + variance**0.5 * f), dispersion)
+    means = FAMILIES[likelihood].link.inverse(mean + variance**0.5 * f)
+    given_f = FAMILIES[likelihood].distribution(means, dispersion)
     for p in (0.05, 0.5, 0.95):
         value = family_quantiles(*given, p).item()
-        reached = weights @ rate.cdf(value)
+        reached = weights @ given_f.cdf(value)
         if FAMILIES[likelihood].is_count:
-            assert weights @ rate.cdf(value - 1) < p + 1e-3
+            assert weights @ given_f.cdf(value - 1) < p + 1e-3
             assert reached > p - 1e-3
         else:
             assert reached == pytest.approx(p, abs=1e-3)
@@ -201,16 +220,16 @@ def test_quantiles_do_not_overflow(likelihood, mean):
 @pytest.mark.parametrize("likelihood", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_outputs_and_streams(kind, likelihood):
-    X, mean = rates(60)
-    Y = np.stack([drawn(likelihood, mean), drawn(likelihood, 100 / mean)], 1)
+    X, f = latents(60, likelihood)
+    Y = np.stack([drawn(likelihood, f), drawn(likelihood, 2 * f.mean() - f)], 1)
     model = kind(likelihood=likelihood, random_state=0, max_iter=5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.partial_fit(X[:40], Y[:40]).partial_fit(X[40:], Y[40:])
     predicted, std = model.predict(X, return_std=True)
     assert predicted.shape == std.shape == (60, 2)
-    assert np.corrcoef(np.log(predicted[:, 0]), np.log(mean))[0, 1] > 0.7
-    assert np.corrcoef(np.log(predicted[:, 1]), np.log(mean))[0, 1] < -0.7
+    assert np.corrcoef(link(likelihood, predicted[:, 0]), f)[0, 1] > 0.7
+    assert np.corrcoef(link(likelihood, predicted[:, 1]), f)[0, 1] < -0.7
     lower, upper = model.predict_interval(X)
     assert lower.shape == upper.shape == (60, 2)
     assert model.sample_y(X[:3], 2).shape == (3, 2, 2)
@@ -225,8 +244,10 @@ def test_several_outputs_and_streams(kind, likelihood):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ["one row", "two rows", "duplicates", "large y", "large X"])
 def test_odd_data_give_finite_predictions(kind, likelihood, case):
-    X, mean = rates(40)
-    y = drawn(likelihood, mean)
+    if (likelihood, case) == ("beta", "large y"):
+        pytest.skip("proportions have no unit")
+    X, f = latents(40, likelihood)
+    y = drawn(likelihood, f)
     index = {"one row": [0], "two rows": [0, 1], "duplicates": np.repeat(np.arange(10), 4)}
     X, y = (part[index.get(case, slice(None))] for part in (X, y))
     X, y = X * (1e8 if case == "large X" else 1), y * (1e6 if case == "large y" else 1)
@@ -241,8 +262,8 @@ def test_odd_data_give_finite_predictions(kind, likelihood, case):
 
 @pytest.mark.parametrize("likelihood", FAMILIES)
 def test_single_precision_is_near_double(likelihood):
-    X, mean = rates(60)
-    y = drawn(likelihood, mean)
+    X, f = latents(60, likelihood)
+    y = drawn(likelihood, f)
     model = SVGPRegressor(likelihood=likelihood, n_inducing=80, random_state=0)  # of 60 rows
     single = clone(model).set_params(dtype="float32").fit(X, y).predict(X)
     assert_allclose(single, model.fit(X, y).predict(X), rtol=0.02)
@@ -254,8 +275,8 @@ def test_single_precision_is_near_double(likelihood):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 def test_amounts_have_any_unit(kind, unit):
-    X, mean = rates(60)
-    y = drawn("gamma", mean)
+    X, f = latents(60)
+    y = drawn("gamma", f)
     model = kind(likelihood="gamma", random_state=0)
     predicted = clone(model).fit(X, y).predict(X)
     assert_allclose(clone(model).fit(X, unit * y).predict(X), unit * predicted, rtol=0.15)
@@ -276,7 +297,7 @@ def test_equal_amounts_in_rows_alike_do_not_remove_the_dispersion():
 def test_dispersion_of_counts_without_signal_is_the_most_likely_one():
     rng = np.random.default_rng(103)
     X = rng.normal(size=(1060, 5))
-    y = drawn("negative_binomial", np.full(1060, np.exp(1.5)), seed=rng)[:60]
+    y = drawn("negative_binomial", np.full(1060, 1.5), seed=rng)[:60]
     model = SVGPRegressor(likelihood="negative_binomial", random_state=0).fit(X[:60], y)
 
     def log_likelihood(dispersion):
@@ -288,7 +309,7 @@ def test_dispersion_of_counts_without_signal_is_the_most_likely_one():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_that_are_all_zero_or_equal(kind):
-    X, _ = rates(30)
+    X, _ = latents(30)
     for y in (np.zeros(30), np.full(30, 7.0)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -297,13 +318,15 @@ def test_counts_that_are_all_zero_or_equal(kind):
         assert abs(model.predict(X).mean() - y.mean()) < 1
 
 
-@pytest.mark.parametrize("likelihood", ["laplace", "student_t", "gamma", "negative_binomial"])
+@pytest.mark.parametrize(
+    "likelihood", ["laplace", "student_t", "gamma", "negative_binomial", "beta"]
+)
 def test_effects_of_noise_are_dropped_together(likelihood):
     """One by one each seems needed, since the scale of y is learned beside all of them."""
     rng = np.random.default_rng(101)
     X = rng.uniform(-1.7, 1.7, (60, 20))
     if likelihood in FAMILIES:
-        y = drawn(likelihood, np.full(60, 4.0), seed=3)
+        y = drawn(likelihood, np.full(60, np.log(4)), seed=3)
     else:
         y = rng.laplace(size=60) if likelihood == "laplace" else rng.standard_t(4, size=60)
     model = AdditiveGPRegressor(likelihood=likelihood, interactions=None, random_state=0)
@@ -315,12 +338,17 @@ def test_effects_of_noise_are_dropped_together(likelihood):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_targets_are_told(kind):
-    X, mean = rates(30)
-    y = drawn("gamma", mean)
+    X, f = latents(30)
+    y = drawn("gamma", f)
     with pytest.raises(ValueError, match=r"not negative; y is between -1\.0 and"):
         kind(likelihood="negative_binomial").fit(X, np.r_[-1, y[1:]])
     with pytest.raises(ValueError, match=r"needs positive amounts; y is between 0\.0 and"):
         kind(likelihood="gamma").fit(X, np.r_[0, y[1:]])
+    for end in (0.0, 1.0, 73.0):
+        with pytest.raises(ValueError, match="needs proportions between 0 and 1"):
+            kind(likelihood="beta").fit(X, np.r_[end, np.full(29, 0.5)])
+    with pytest.raises(ValueError, match=r"between 0\.5 and 1\.0 in float32"):
+        SVGPRegressor(likelihood="beta", dtype="float32").fit(X, np.r_[1 - 1e-9, np.full(29, 0.5)])
     with pytest.warns(UserWarning, match="is for counts; y has 30 values that are no integers"):
         kind(likelihood="negative_binomial").fit(X, y)
     model = kind(likelihood="gamma").fit(X, np.r_[0, y[1:]], sample_weight=np.r_[0, np.ones(29)])
@@ -329,16 +357,17 @@ def test_wrong_targets_are_told(kind):
 
 
 def test_parameters_of_noise_are_not_for_rates():
-    X, y = rates(30)
+    X, f = latents(30)
     for given in ({"normalize_y": False}, {"noise_variance": 0.2}, {"solver": "exact"}):
         with pytest.raises(ValueError, match=r"normalize_y|noise_variance|solver='exact'"):
-            SVGPRegressor(likelihood="gamma", **given).fit(X, y)
+            SVGPRegressor(likelihood="gamma", **given).fit(X, np.exp(f))
     with pytest.raises(ValueError, match="'poisson' is not one of"):
-        DecoupledGPRegressor(likelihood="poisson").fit(X, y)
+        DecoupledGPRegressor(likelihood="poisson").fit(X, np.exp(f))
 
 
 def test_another_likelihood_leaves_nothing_behind():
-    X, y = rates(30)
+    X, f = latents(30)
+    y = np.exp(f)
     model = SVGPRegressor(random_state=0).fit(X, y)
     model.set_params(likelihood="gamma").fit(X, y)
     assert not hasattr(model, "noise_variance_")
@@ -348,10 +377,11 @@ def test_another_likelihood_leaves_nothing_behind():
 
 @pytest.mark.parametrize("likelihood", FAMILIES)
 def test_kernel_that_explains_nothing_is_told(likelihood):
-    X, mean = rates(200)
+    X, f = latents(200, likelihood)
     kernel = ConstantKernel(1.0) * RBF(1.0)
+    level = 0.0 if likelihood == "beta" else np.log(4)
     with pytest.warns(match="hardly any signal"):
-        SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, 0 * mean + 4.0))
+        SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, np.full(200, level)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, mean))
+        SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, f))

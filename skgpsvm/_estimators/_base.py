@@ -282,7 +282,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         -------
         mean, variance : ndarray of shape (n,) or (n, c)
             For a regressor: in units of y and squared units of y, with the axes of `predict`'s
-            mean; for counts and amounts, of the logarithm of the mean.
+            mean; for counts and amounts, of the logarithm of the mean; for proportions, of its log
+            odds.
             For a classifier: one column per latent function; the second axis is absent if there is
             only one, whose positive values favor ``classes_[1]``. A model that is calibrated by
             ``spread_`` multiplies the variance by it, as `predict_proba` does.

@@ -41,7 +41,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     """Base of regressors: normalized targets, noise, and predictions in units of y.
 
     A subclass has a parameter ``likelihood``, and ``_likelihood``, the one of the last fit. Targets
-    are centered and scaled where ``normalize_y`` asks for it, unless they are rates; those of
+    are centered and scaled where ``normalize_y`` asks for it, unless the mean has a link; those of
     heavy-tailed noise by the mean and deviation of `winsorized` targets.
     """
 
@@ -125,7 +125,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return stream(self, X, y, sample_weight)
 
     def _has_noise(self):
-        """Return whether y is a function plus noise; it is not where the function is a log rate."""
+        """Return whether y is a function plus noise; it is not where the function is a link."""
         return self.likelihood not in FAMILIES
 
     def _check_training_data(self, X, y, sample_weight, *, noise_variance=None, reset=True):
@@ -144,7 +144,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             targets = np.stack([targets, known], -1)
         X, targets, weights, origin = merged_rows(X, targets, weights)
         if not self._has_noise():
-            run_on_all_ranks(check_family, self.likelihood, targets[weights > 0])
+            _, dtype = self._torch_options(X)
+            rounded = torch.as_tensor(targets[weights > 0]).to(dtype).numpy()
+            run_on_all_ranks(check_family, self.likelihood, rounded)
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
@@ -208,10 +210,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             return 0.0
         mean, known = self._latent_means(X), 0.0
         if not self._has_noise():
-            constant = np.log(np.average(np.exp(mean), axis=0, weights=weights))
-            y, mean, constant = map(torch.as_tensor, (targets, mean, constant))
+            link = FAMILIES[self.likelihood].link
+            average = np.average(link.inverse(mean), axis=0, weights=weights)
+            y, mean, average = map(torch.as_tensor, (targets, mean, average))
             likelihood = self._family_likelihood()
-            gained = likelihood.log_prob(y, mean) - likelihood.log_prob(y, constant)
+            gained = likelihood.log_prob(y, mean) - likelihood.log_prob(y, link.of(average))
             return float(weights @ gained.detach().numpy())
         if targets.ndim == 3:
             known = targets[..., 1] * self._y_std**2
@@ -229,7 +232,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return {"dispersion_": self._outputs(parameters.exp().numpy())} if len(parameters) else {}
 
     def _family_likelihood(self):
-        """Return the likelihood of rates at the fitted dispersions."""
+        """Return the likelihood of a family at the fitted dispersions."""
         return FAMILIES[self._likelihood].make(self._dispersions())
 
     def _dispersions(self):
@@ -290,17 +293,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         RuntimeError
             If both are requested.
         ValueError
-            If the covariance of counts or amounts is requested.
+            If the covariance of counts, amounts or proportions is requested.
         """
         check_is_fitted(self)
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        is_rate = self._likelihood in FAMILIES
-        if is_rate and return_cov:
+        has_family = self._likelihood in FAMILIES
+        if has_family and return_cov:
             raise ValueError(
                 f"likelihood={self._likelihood!r} gives no covariance. Draw from sample_y instead."
             )
-        if is_rate or return_std:
+        if has_family or return_std:
             mean, variance = self._moments_of_y(X)
             mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
             return (mean, std) if return_std else mean
@@ -356,8 +359,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             factor = self._left_out_quantiles(level, "residuals")
             mean, variance = self._moments_of_y(X)
             reach = factor * np.sqrt(variance)
-            least = 0.0 if self._likelihood in FAMILIES else -np.inf
-            ends = np.maximum(mean - reach, least), mean + reach
+            ends = mean - reach, mean + reach
+            if self._likelihood in FAMILIES:
+                ends = np.clip(ends, 0.0, FAMILIES[self._likelihood].link.largest)
         return tuple(map(self._outputs, ends))
 
     def _predictive_interval(self, X, level):
@@ -421,8 +425,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         check_is_fitted(self)
         rng = check_random_state(random_state)
         if self._likelihood in FAMILIES:
-            means = np.exp(self.sample_latent(X, n_samples, rng))
-            given = FAMILIES[self._likelihood].distribution(means, self._dispersions())
+            family = FAMILIES[self._likelihood]
+            means = family.link.inverse(self.sample_latent(X, n_samples, rng))
+            given = family.distribution(means, self._dispersions())
             return np.moveaxis(self._outputs(given.rvs(means.shape, random_state=rng)), 0, -1)
         # Of the latent functions in units of the normalized y, those of the outputs come first.
         draws, t = super().sample_latent(X, n_samples, rng), self._n_outputs

@@ -39,7 +39,7 @@ class Defaults:
         nats each, 1.6 to 6.0 together; on 100 rows of credit_g, .8 and 10 (2026-11-27).
     joint_gain_with_scale : float
         The same where a scale of y is learned beside sites: that of heavy-tailed noise, or the
-        dispersion of counts and amounts, which effects of noise make too small. On 60 rows of
+        dispersion of a family, which effects of noise make too small. On 60 rows of
         noise with 20 features, four likelihoods, effects that pass one by one gain .6 to 2.6 nats
         each. The mean squared error of the latent function there is .184 with .3, .079 with 1, .019
         with 1.4 and 2; on 60 and 200 rows of a weak trend .126, .119, .103 and .108; with three

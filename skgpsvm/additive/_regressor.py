@@ -40,12 +40,13 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     ----------
     likelihood : str, default="gaussian"
         Distribution of y: "gaussian", "heteroscedastic", "student_t", "laplace", "poisson",
-        "negative_binomial" or "gamma". "heteroscedastic" is Gaussian noise whose variance varies:
-        its logarithm has effects too, see `explain_noise`. "student_t" (4 degrees of freedom) and
-        "laplace" are robust to outliers. The last three have a logarithmic link: "poisson" is for
-        counts, or for rates with the exposures as ``sample_weight``, "negative_binomial" for counts
-        whose variance exceeds their mean, and "gamma" for positive amounts of constant coefficient
-        of variation.
+        "negative_binomial", "gamma" or "beta". "heteroscedastic" is Gaussian noise whose variance
+        varies: its logarithm has effects too, see `explain_noise`. "student_t" (4 degrees of
+        freedom) and "laplace" are robust to outliers. The last four have a link. It is logarithmic
+        with "poisson" for counts, or for rates with the exposures as ``sample_weight``, with
+        "negative_binomial" for counts whose variance exceeds their mean, and with "gamma" for
+        positive amounts of constant coefficient of variation. "beta" has log odds, of proportions
+        between 0 and 1.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
         Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
@@ -121,7 +122,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         None takes every value of every feature. Only for fits with inducing points.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
-        centering, in units of the normalized y, or of the logarithm of a rate. The default has mean
+        centering, in units of the normalized y, or of the link of the mean. The default has mean
         1/2. With Gaussian noise and without inducing points, the standard deviation of the noise
         has such a prior too, with half the rate. The inverse square root of the length scale of
         each effect of one feature then has an exponential prior of the same half rate. 0 is no
@@ -132,7 +133,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
         points; each of k pairs that are left of P needs log(k) less. The effects of d features need
         log(d) together, and 0.3 for each that is left, or 1.4 with noise that varies or has heavy
-        tails, and with negative binomial counts and amounts; otherwise all are dropped. 0 keeps all
+        tails, or where a dispersion is learned; otherwise all are dropped. 0 keeps all
         terms. Without inducing points, and with more features than rows, all effects of one feature
         stay.
     max_iter : int, default=30
@@ -161,7 +162,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Standardized score of each tested pair, by name, from its last test: the number of standard
         deviations above its mean without an interaction.
     intercept_ : float or ndarray of shape (t,)
-        Posterior mean of the constant, in units of y, or of its logarithm with a logarithmic link.
+        Posterior mean of the constant, in units of y, or of the link of its mean.
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent function, see `sobol_indices`.
     feature_importances_ : ndarray of shape (d,)
@@ -175,13 +176,13 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     noise_variance_ : float or ndarray of shape (t,)
         Variance of the noise, in squared units of y, without the known variances that `fit` was
         given; where it varies, a variance to which `predict_noise_variance` is relative. Not with a
-        logarithmic link.
+        link.
     noise_intercept_ : float or ndarray of shape (t,)
         Of "heteroscedastic" only: mean logarithm of the standard deviation of the noise, in units
         of y; see `explain_noise`.
     dispersion_ : float or ndarray of shape (t,)
-        Of "negative_binomial" and "gamma" only: the variance of y is its mean, for counts, plus
-        ``dispersion_`` times the square of its mean.
+        Of "negative_binomial", "gamma" and "beta" only: a in the variance of y at the mean m, which
+        is m + a m^2, a m^2 and a / (1 + a) m (1 - m).
     elbo_ : float
         ELBO of the normalized y, in nats, over the rows of `fit`. It is the log evidence itself
         without inducing points and with Gaussian noise.

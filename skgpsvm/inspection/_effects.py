@@ -37,7 +37,8 @@ def link_name(estimator):
     if is_classifier(estimator):
         two = len(estimator.classes_) == 2
         return estimator._likelihood.replace("softmax", "logit") if two else "softmax"
-    return "log" if estimator._likelihood in FAMILIES else "identity"
+    family = FAMILIES.get(estimator._likelihood)
+    return "identity" if family is None else family.link.name
 
 
 def latent_labels(estimator):

@@ -10,10 +10,11 @@ from ._classification import (
     Softmax,
     expected_hinge,
 )
-from ._families import Gamma, NegativeBinomial, Poisson
+from ._families import Beta, Gamma, NegativeBinomial, Poisson
 from ._regression import Gaussian, Heteroscedastic, Laplace, StudentT
 
 __all__ = [
+    "Beta",
     "BinaryHinge",
     "Gamma",
     "Gaussian",

@@ -1,4 +1,4 @@
-"""Likelihoods with log link: Poisson and negative binomial counts, and gamma amounts."""
+"""Likelihoods with a link function: counts and amounts with log link, proportions with logit."""
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +52,7 @@ class Poisson(Likelihood):
 
 
 class _Dispersed(Likelihood):
-    """Base of likelihoods with log link and a learned dispersion."""
+    """Base of likelihoods with a learned dispersion."""
 
     step = 0.5
 
@@ -178,6 +178,63 @@ class NegativeBinomial(_Dispersed):
     def _log_choices(self, y):
         r = self._failures
         return torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
+
+
+class Beta(_Dispersed):
+    r"""Proportions with logit link and a beta distribution, independent over columns.
+
+    Their mean is :math:`\mu = 1/(1+e^{-f})`, and their variance
+    ``dispersion / (1 + dispersion) * mu * (1 - mu)``. Any 0 < y < 1 is allowed.
+
+    Parameters
+    ----------
+    dispersion : float or array-like of shape (c,)
+        Inverse of the precision. The trainable parameter is `log_dispersion`.
+
+    Raises
+    ------
+    ValueError
+        If `dispersion` is not positive and finite.
+
+    Notes
+    -----
+    With the precision s = 1 / dispersion,
+
+    .. math:: \log p = \log\frac{\Gamma(s)}{\Gamma(s\mu)\Gamma(s(1-\mu))}
+        + (s\mu-1) \log y + (s(1-\mu)-1) \log(1-y).
+
+    Expectations have 32 nodes, spread as the latent values.
+
+    Source: Ferrari and Cribari-Neto (2004), Beta regression for modelling rates and proportions.
+    """
+
+    def log_prob(self, y, f) -> torch.Tensor:
+        return self._log_density(y, f).sum(-1)
+
+    def _log_density(self, y, f):
+        log_a, log_b = (F.logsigmoid(each) - self.log_dispersion for each in (f, -f))
+        a, b = log_a.exp(), log_b.exp()
+        # Gamma(a) = Gamma(1 + a) / a, also where a is too small for a float.
+        constant = log_a - torch.lgamma(1 + a) + log_b - torch.lgamma(1 + b)
+        constant = constant + torch.lgamma(torch.exp(-self.log_dispersion))
+        return constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)
+
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+        return expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
+
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
+        y, mean, var = torch.broadcast_tensors(y, mean, var)
+        return log_expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
+
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+        def moments(f):
+            p = f.sigmoid()
+            return torch.stack([p, p * (-f).sigmoid()], 1)
+
+        mu, spread = expect(moments, mean, var)
+        dispersion = self.log_dispersion.exp()
+        # Var y = E Var(y | f) + Var mu, and E mu^2 = mu - spread, where spread = E mu (1 - mu).
+        return mu, mu * (1 - mu) - spread / (1 + dispersion)
 
 
 def _log_mass(y, f):

@@ -79,24 +79,25 @@ class SVGPRegressor(GPRegressor):
         and "fixed" marks determine the optimization. None is a squared exponential or a Matern
         kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature, or one for
         :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them; fewer
-        than 15 rows, and more than 1,000 rows of counts or amounts, take the first. Hyperparameters
-        and noise then have a prior. With ``likelihood="heteroscedastic"``, the log noise variance
-        has a kernel of its own, which starts as a copy; a `CompoundKernel` gives both, that of the
-        mean first.
+        than 15 rows, and more than 1,000 rows with one of the last four likelihoods, take the
+        first. Hyperparameters and noise then have a prior. With ``likelihood="heteroscedastic"``,
+        the log noise variance has a kernel of its own, which starts as a copy; a `CompoundKernel`
+        gives both, that of the mean first.
     likelihood : str, default="gaussian"
         Distribution of y: "gaussian", "heteroscedastic", "student_t", "laplace", "poisson",
-        "negative_binomial" or "gamma". "heteroscedastic" is Gaussian noise whose variance varies
-        with X. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers. The latent
-        function of the last three is the logarithm of the mean: of counts, of counts whose variance
-        exceeds their mean, and of positive amounts of constant coefficient of variation.
+        "negative_binomial", "gamma" or "beta". "heteroscedastic" is Gaussian noise whose variance
+        varies with X. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers. The
+        latent function of the last four is a link of the mean. It is the logarithm for counts, for
+        counts whose variance exceeds their mean, and for positive amounts of constant coefficient
+        of variation, and the log odds for proportions between 0 and 1.
     solver : str or solver, default="auto"
         ``"exact"`` has every row as an inducing point, ``"collapsed"`` is the closed form at fewer
-        (both with Gaussian noise only; with noise that varies, counts and amounts, ``"collapsed"``
+        (both with Gaussian noise only; with noise that varies and with a link, ``"collapsed"``
         maximizes the ELBO of the best posterior by L-BFGS-B). ``"natural_gradient"`` uses natural
         gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
         everything. With Gaussian noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing``
         or ``inducing_points`` is given, and the closed form if n m^2 is at most 2e10. With noise
-        that varies, counts and amounts, it is ``"collapsed"`` up to 10,000 rows. It is natural
+        that varies and with a link, it is ``"collapsed"`` up to 10,000 rows. It is natural
         gradients otherwise.
         Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
@@ -107,10 +108,10 @@ class SVGPRegressor(GPRegressor):
         "linear".
     noise_variance : float, default=None
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
-        if the kernel has a `WhiteKernel`, which is then the noise. Not for counts and amounts.
+        if the kernel has a `WhiteKernel`, which is then the noise. Not with a link.
     n_inducing : int, default=None
         Number of inducing points, m. None is every row if the process is exact, or up to 1,000 rows
-        with noise that varies, counts and amounts; otherwise it is 256. More are more accurate and
+        with noise that varies and with a link; otherwise it is 256. More are more accurate and
         slower. Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points``
         is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
@@ -131,7 +132,7 @@ class SVGPRegressor(GPRegressor):
         less, relative to their norm. Smaller values take more rounds or passes.
     normalize_y : bool, default=True
         Whether y is first centered and scaled to unit variance. Otherwise y should be of order one,
-        as initial values and bounds do not depend on its scale. Not for counts and amounts.
+        as initial values and bounds do not depend on its scale. Not with a link.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit.
         Few more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that
@@ -154,11 +155,11 @@ class SVGPRegressor(GPRegressor):
         Noise variance of each output, in squared units of y, without the known variances that `fit`
         was given. Gaussian noise is at least a millionth of the variance of y. Noise that varies
         has this variance where its latent function is zero, as far from all rows;
-        `predict_noise_variance` has the variance at rows. Not for counts and amounts.
+        `predict_noise_variance` has the variance at rows. Not with a link.
     dispersion_ : float or ndarray of shape (t,)
-        Of "negative_binomial" and "gamma" only: the variance of y is its mean, for counts, plus
-        ``dispersion_`` times the square of its mean. With ``optimizer=None``, it is a tenth of the
-        variance of log y.
+        Of "negative_binomial", "gamma" and "beta" only: a in the variance of y at the mean m, which
+        is m + a m^2, a m^2 and a / (1 + a) m (1 - m). With ``optimizer=None``, it is what a tenth
+        of the variance of the link of y implies.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
