@@ -277,9 +277,10 @@ class WeightedDataset:
         return self.part(share.nonzero()[0], share[share > 0])
 
     def part(self, index, share=1.0):
-        """Return the rows at a sorted index array into all ranks' rows.
+        """Return the rows at an index array into all ranks' rows.
 
-        Their weights are multiplied by `share`, a float or an array as long as the index.
+        Their weights are multiplied by `share`, a float or an array as long as the index. The index
+        must be sorted if the rows are read in blocks, see `Rows.shuffled`.
         """
         part, index = copy(self), np.asarray(index)
         if self.n_shards > 1:

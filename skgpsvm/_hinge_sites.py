@@ -1,6 +1,7 @@
 """Hinge losses of Bayesian SVMs as Gaussian sites on the active latents of a row."""
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -50,6 +51,18 @@ class BinarySites(SiteLikelihood):
         )
 
 
+class Contrasts(NamedTuple):
+    """Contrasts of rows with their k rivals; entries of the true class are meaningless."""
+
+    true: torch.Tensor  # (b, 1): position of the true class among the active latents
+    is_true: torch.Tensor  # (b, 1 + k): mask of that position
+    variance: torch.Tensor  # (b, 1 + k): of the contrast
+    hinge: torch.Tensor  # (b, 1 + k): expected hinge of the contrast
+    scale: torch.Tensor  # (b, 1 + k): root mean square of the contrast
+    share: torch.Tensor  # (b, 1 + k): weight in the smooth maximum; 0 for the true class
+    loss: torch.Tensor  # (b,): the smooth maximum
+
+
 class ContrastSites(SiteLikelihood):
     r"""Crammer and Singer's hinge loss, which contrasts each row with wrong classes.
 
@@ -88,50 +101,40 @@ class ContrastSites(SiteLikelihood):
         rivals = mean.detach().scatter(1, y[:, None], -torch.inf)
         return torch.cat([y[:, None], rivals.topk(self.n_contrasts, 1).indices], 1)
 
-    def _rivalry(self, y, mean, var):
-        """Return what `sites` are made of, at moments of the active latents.
-
-        Returns
-        -------
-        true, is_true : Tensor of shape (b, 1), (b, 1 + n_contrasts)
-            Position of the true class, an index and a mask.
-        both, h, scale, share : Tensor of shape (b, 1 + n_contrasts)
-            Variance and expected hinge of each contrast, its root mean square, and its weight in
-            the smooth maximum; 0 for the true class.
-        loss : Tensor of shape (b,)
-        """
+    def contrasts(self, y, mean, var):
+        """Return the `Contrasts` at moments of the active latents, (b, 1 + n_contrasts)."""
         true = y[:, None] if self.activates_all else torch.zeros_like(y)[:, None]
         is_true = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, true, True)
-        both = var + var.gather(1, true)
-        h, scale = expected_hinge(1 + mean - mean.gather(1, true), both)
+        variance = var + var.gather(1, true)
+        hinge, scale = expected_hinge(1 + mean - mean.gather(1, true), variance)
         scale = scale.clamp_min(_MIN_SCALE)
-        tilted = (_SHARPNESS * h).masked_fill(is_true, -torch.inf)
+        tilted = (_SHARPNESS * hinge).masked_fill(is_true, -torch.inf)
         total = torch.logsumexp(tilted, 1)
         share = (tilted - total[:, None]).exp()
         loss = (total - math.log(self.n_contrasts)) / _SHARPNESS
-        return true, is_true, both, h, scale, share, loss
+        return Contrasts(true, is_true, variance, hinge, scale, share, loss)
 
     def loss_and_gradient(self, y, mean, var):
-        true, _, _, h, scale, share, loss = self._rivalry(y, mean, var)
-        gradient = share * h / scale
-        return loss, gradient.scatter(1, true, -gradient.sum(1, keepdim=True))
+        own = self.contrasts(y, mean, var)
+        gradient = own.share * own.hinge / own.scale
+        return own.loss, gradient.scatter(1, own.true, -gradient.sum(1, keepdim=True))
 
     def sites(self, y, mean, var):
         """Return the `Sites` at moments of the active latents, (b, 1 + n_contrasts)."""
-        true, is_true, both, h, scale, share, loss = self._rivalry(y, mean, var)
-        m_y = mean.gather(1, true)
-        w = share / scale
-        grad = share * h / scale
-        hess = share * both / scale**3
+        own = self.contrasts(y, mean, var)
+        m_y, share = mean.gather(1, own.true), own.share
+        w = share / own.scale
+        grad = share * own.hinge / own.scale
+        hess = share * own.variance / own.scale**3
         # Means move the shares as well. The true class moves all gradients, a rival only its own.
-        steepness = _SHARPNESS * grad * (h / scale)
+        steepness = _SHARPNESS * grad * (own.hinge / own.scale)
         total = grad.sum(1, keepdim=True)
 
         def joined(of_true, of_rivals):
-            return torch.where(is_true, of_true.sum(1, keepdim=True), of_rivals)
+            return torch.where(own.is_true, of_true.sum(1, keepdim=True), of_rivals)
 
         return Sites(
-            loss=loss,
+            loss=own.loss,
             linear=joined(share + w * (1 + mean), -(share + w * (1 - m_y))),
             precision=joined(w, w),
             gradient=joined(-grad, grad),
