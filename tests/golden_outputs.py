@@ -76,8 +76,7 @@ class Case:
         model = clone(self.estimator)
         if "random_state" in model.get_params():
             model.set_params(random_state=0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model.fit(X, y)
         return attributes(model) | predictions(model, X[:: -(-len(X) // N_PREDICTED)] * 1.1)
 

@@ -28,8 +28,7 @@ def main():
         model = getattr(skgpsvm, name)(max_iter=5, random_state=0)
         X, y = (load_iris if is_classifier(model) else load_diabetes)(return_X_y=True)
         X, y = X[::3] / X.std(0), y[::3]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # five iterations are too few
+        with warnings.catch_warnings(action="ignore"):  # five iterations are too few
             model.fit(X, y)
         again = pickle.loads(pickle.dumps(model))
         np.testing.assert_array_equal(again.predict(X), model.predict(X))

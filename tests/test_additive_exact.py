@@ -277,8 +277,7 @@ def test_effects_have_zero_mean(n):
     data = np.c_[rng.random(n) ** 2, rng.integers(5, size=n)]
     y = np.sin(9 * data[:, 0]) * (data[:, 1] == 2) + 0.1 * rng.normal(size=n)
     latent = AdditiveGPRegressor(**exact, terms=[..., (0, 1)], interactions=None, max_iter=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         latent.fit(data, y)
     effects = latent.explain(data)
     assert_allclose(effects[:, :2].mean(0), 0, atol=1e-3 * effects.std() if n > 100 else 1e-10)

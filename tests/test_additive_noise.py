@@ -177,8 +177,7 @@ def test_names_of_columns_are_checked_once(kind):
     model = kind(likelihood="heteroscedastic", max_iter=3, n_inducing=8, random_state=0)
     with ignore_warnings(category=ConvergenceWarning):
         model.fit(table, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # such as that of names
+    with warnings.catch_warnings(action="error"):  # such as that of names
         assert_allclose(
             model.predict(table, return_std=True)[1] ** 2,
             model.latent_mean_and_variance(table)[1] + model.predict_noise_variance(table),

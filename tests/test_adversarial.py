@@ -108,8 +108,7 @@ def test_tables_are_attacked_by_the_names_of_their_columns():
     params = {"hidden_layer_sizes": (8,), "n_outputs": 4}
     model = HybridBayesianSVC(module_params=params, max_iter=5, n_inducing=8, random_state=0)
     model.fit(frame, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         moved = fast_gradient_sign(model, frame, y, 0.1)
     assert moved.shape == (60, 3)
     with pytest.raises(ValueError, match="feature names"):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from problems import finite_bases, t64, waves
+from problems import finite_bases, rows_of, t64, waves
 
 from skgpsvm import _bases
 from skgpsvm._bases import Dictionary, KernelBases
-from skgpsvm._data import WeightedDataset
 
 BOTH = pytest.mark.parametrize("kind", [KernelBases, Dictionary])
 
@@ -31,10 +30,7 @@ def test_passes_over_the_same_rows_compute_values_once(held, monkeypatch):
     monkeypatch.setattr(_bases, "HELD_BYTES", 2**20 if held else 0)
     bases, _, _ = finite_bases(KernelBases)
     X, y = waves(5, d=2)
-    rows, others = (
-        WeightedDataset(inputs, y, np.ones(5), torch.device("cpu"), torch.float64)
-        for inputs in (X, X + 1)
-    )
+    rows, others = rows_of(X, y), rows_of(X + 1, y)
     calls, values = [], bases.values
     monkeypatch.setattr(bases, "values", lambda X: calls.append(1) or values(X))
     for each in (rows, rows, others):

@@ -71,8 +71,7 @@ def covered(model, X, y, *args):
 
 
 def quietly_fitted(model, *data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return clone(model).fit(*data)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from oracles import differences
-from problems import t64, waves
+from problems import rows_of, t64, waves
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
@@ -16,7 +16,6 @@ from skgpsvm._collapsed import (
     collapsed_elbo,
     evidence_or_bound,
 )
-from skgpsvm._data import WeightedDataset
 from skgpsvm._evidence import Evidence
 from skgpsvm._optim import Free
 from skgpsvm._torch_kernels import torch_kernel
@@ -30,9 +29,7 @@ KERNELS = [
 
 
 def bound_of(kernel, X, Y, weights=None):
-    weights = np.ones(len(X)) if weights is None else weights
-    rows = WeightedDataset(X, Y.reshape(len(X), -1), weights, torch.device("cpu"), torch.float64)
-    return CollapsedBound(torch_kernel(kernel), rows)
+    return CollapsedBound(torch_kernel(kernel), rows_of(X, Y.reshape(len(X), -1), weights))
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

@@ -15,11 +15,11 @@ import torch
 from every_estimator import ESTIMATORS
 from every_estimator import problem as data
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import rows_of
 from shared_fits import BATCHES, CONTINUED, FITS, ONE_BATCH, STREAMS, N, fit, problem, stream
 from sklearn.base import clone
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, SVGPRegressor
-from skgpsvm._data import WeightedDataset
 from skgpsvm._distributed import (
     all_sum,
     broadcast_from_rank0,
@@ -147,9 +147,7 @@ def test_ranks_take_the_steps_of_one_process_on_one_batch(ranks, name):
 
 @pytest.mark.parametrize(("n_rows", "n_batches"), [(5, 3), (2, 5), (0, 4)])
 def test_every_rank_has_its_share_of_every_minibatch(n_rows, n_batches, monkeypatch):
-    rows = WeightedDataset(
-        np.zeros((7, 1)), np.arange(7.0), np.ones(7), torch.device("cpu"), torch.float64
-    )
+    rows = rows_of(np.zeros((7, 1)), np.arange(7.0))
     rows.targets, rows.n_rows = rows.targets[:n_rows], 10 * n_batches
     orders = [torch.tensor(order, dtype=torch.int64) for order in permutations(range(n_rows))]
     remaining, values = iter(orders), []
@@ -167,9 +165,7 @@ def test_every_rank_has_its_share_of_every_minibatch(n_rows, n_batches, monkeypa
 
 @pytest.mark.parametrize("n_rows", [7, 2, 0])
 def test_without_repeats_a_row_is_in_one_minibatch(n_rows, monkeypatch):
-    rows = WeightedDataset(
-        np.zeros((7, 1)), np.arange(7.0), np.ones(7), torch.device("cpu"), torch.float64
-    )
+    rows = rows_of(np.zeros((7, 1)), np.arange(7.0))
     rows.targets, rows.n_rows = rows.targets[:n_rows], 40
     monkeypatch.setattr("skgpsvm._data.n_ranks", lambda: 3)
     batches = rows.minibatches(10, torch.Generator(), repeat=False)

@@ -810,8 +810,7 @@ def test_stream_goes_on_in_its_multi_class_only():
 @pytest.mark.parametrize("mode", [{}, {"solver": "gradient", "max_iter": 2}])
 def test_fit_works_where_gradients_are_off(mode):
     X, y = blobs()
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         quick(optimizer="auto", **mode).fit(X, y)
 
 
@@ -1077,8 +1076,7 @@ def test_no_estimator_of_scikit_learn_is_fitted_inside(kind, monkeypatch):
     options = {"n_inducing": 8, "max_iter": 3, "random_state": 0, "categorical_features": [4]}
     known = kind().get_params()
     model = kind(**{name: value for name, value in options.items() if name in known})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(X, y)
     assert len(model.predict(X)) == 60
 
@@ -1254,8 +1252,7 @@ def test_anything_works_or_is_refused_in_words(rows, labels, weights, data):
     X, y, weights = data.draw(rows), data.draw(labels), data.draw(weights)
     model = quick(n_inducing=4, max_iter=20)
     refusal = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn and NumPy warn about such data
+    with warnings.catch_warnings(action="ignore"):  # scikit-learn and NumPy warn about such data
         try:
             model.fit(X, y, weights)
         except (ValueError, TypeError) as error:

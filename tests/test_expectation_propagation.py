@@ -19,7 +19,6 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss
 
 from skgpsvm import EPClassifier, SVGPClassifier
-from skgpsvm._data import WeightedDataset
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._optim import Free
 from skgpsvm._torch_kernels import torch_kernel
@@ -75,7 +74,7 @@ def case(name, weights=None):
     """Return a propagation without jitter, and its state without sites."""
     X, y, Z, kernel = CASES[name]
     weights = np.ones(len(X)) if weights is None else weights
-    rows = WeightedDataset(X, y, weights, torch.device("cpu"), torch.float64)
+    rows = rows_of(X, y, weights)
     propagation = Propagation(torch_kernel(kernel), rows, jitter=0)
     return propagation, propagation.init(t64(kernel.theta), t64(Z))
 
@@ -251,7 +250,7 @@ def test_inducing_points_at_all_rows_give_the_dense_algorithm(noise):
     kernel = ConstantKernel(3.0) * RBF(0.8)
     kernel = kernel if noise is None else kernel + WhiteKernel(noise)
     mean, cov, evidence = dense(X, y, kernel)
-    rows = WeightedDataset(X, y, np.ones(25), torch.device("cpu"), torch.float64)
+    rows = rows_of(X, y)
     propagation = Propagation(torch_kernel(kernel), rows, jitter=1e-12)
     state = propagation.init(t64(kernel.theta), t64(X))
     state, update = swept(propagation, state, 0.8, 200)
@@ -296,8 +295,7 @@ def test_noise_of_the_function_is_learned_and_kept(solver):
     X, y = moons(100)
     settings = {"solver": solver, "max_iter": 20, "warm_start": True, "random_state": 0}
     model = EPClassifier(DotProduct() + WhiteKernel(0.5), n_inducing=10, **settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         learned = model.fit(X, y).kernel_
         assert model.fit(X, y).kernel_ != learned  # a warm start goes on
         held = clone(model).set_params(kernel=RBF() + WhiteKernel(0.3, "fixed")).fit(X, y)
@@ -326,9 +324,7 @@ def test_sites_no_longer_matter_at_the_fixed_point():
 def test_weights_are_copies():
     weights = np.array([1, 2, 1, 3, 1, 2])
     X, y, Z, kernel = CASES["A"]
-    rows = WeightedDataset(
-        X.repeat(weights, 0), y.repeat(weights), np.ones(10), torch.device("cpu"), torch.float64
-    )
+    rows = rows_of(X.repeat(weights, 0), y.repeat(weights))
     repeated = Propagation(torch_kernel(kernel), rows, jitter=0)
     start = repeated.init(t64(kernel.theta), t64(Z))
     weighted, other = case("A", weights.astype(float))
@@ -395,11 +391,10 @@ def test_sites_of_powers_in_narrow_cavities(var):
 
 def test_sites_of_small_weights_converge_far_from_inducing_points():
     X, y = moons(100)
-    rows = WeightedDataset(X, y, np.linspace(0.2, 1, 100), torch.device("cpu"), torch.float64)
+    rows = rows_of(X, y, np.linspace(0.2, 1, 100))
     propagation = Propagation(torch_kernel(RBF(0.1)), rows)
     state = propagation.init(t64(RBF(0.1).theta), t64(X[:10]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         run_ep_to_convergence(propagation, state)
 
 
@@ -638,9 +633,7 @@ def test_streamed_rows_of_no_weight_change_nothing():
 def test_minibatches_of_weighted_rows_are_those_of_copies():
     weights = np.array([1, 2, 1, 3, 1, 2])
     X, y, Z, kernel = CASES["A"]
-    rows = WeightedDataset(
-        X.repeat(weights, 0), y.repeat(weights), np.ones(10), torch.device("cpu"), torch.float64
-    )
+    rows = rows_of(X.repeat(weights, 0), y.repeat(weights))
     repeated = Propagation(torch_kernel(kernel), rows, jitter=0)
     one = repeated.init(t64(kernel.theta), t64(Z))
     weighted, two = case("A", weights.astype(float))
@@ -994,8 +987,7 @@ def test_beats_or_equals_the_variational_bound_on_the_same_data():
     X, y = moons(300)
     X_new, y_new = moons(1000, seed=1)
     settings = {"n_inducing": 20, "random_state": 0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         variational = SVGPClassifier(likelihood="probit", **settings).fit(X, y)
     ours = EPClassifier(**settings).fit(X, y)
     losses = [log_loss(y_new, model.predict_proba(X_new)) for model in (ours, variational)]

@@ -211,8 +211,7 @@ def test_quantiles_have_their_probability(likelihood, mean, variance, dispersion
 @pytest.mark.parametrize("mean", [-1000.0, -300.0, 300.0, 1000.0])
 def test_quantiles_do_not_overflow(likelihood, mean):
     given = likelihood, np.array([DISPERSION]), np.array([[mean]]), np.array([[1e5]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         lower, upper = (family_quantiles(*given, p).item() for p in (0.05, 0.95))
     assert 0 <= lower <= upper < np.inf
 
@@ -223,8 +222,7 @@ def test_several_outputs_and_streams(kind, likelihood):
     X, f = latents(60, likelihood)
     Y = np.stack([drawn(likelihood, f), drawn(likelihood, 2 * f.mean() - f)], 1)
     model = kind(likelihood=likelihood, random_state=0, max_iter=5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.partial_fit(X[:40], Y[:40]).partial_fit(X[40:], Y[40:])
     predicted, std = model.predict(X, return_std=True)
     assert predicted.shape == std.shape == (60, 2)
@@ -251,8 +249,7 @@ def test_odd_data_give_finite_predictions(kind, likelihood, case):
     index = {"one row": [0], "two rows": [0, 1], "duplicates": np.repeat(np.arange(10), 4)}
     X, y = (part[index.get(case, slice(None))] for part in (X, y))
     X, y = X * (1e8 if case == "large X" else 1), y * (1e6 if case == "large y" else 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model = kind(likelihood=likelihood, random_state=0).fit(X, y)
     predicted, std = model.predict(X, return_std=True)
     lower, upper = model.predict_interval(X)
@@ -311,8 +308,7 @@ def test_dispersion_of_counts_without_signal_is_the_most_likely_one():
 def test_counts_that_are_all_zero_or_equal(kind):
     X, _ = latents(30)
     for y in (np.zeros(30), np.full(30, 7.0)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model = kind(likelihood="poisson", random_state=0).fit(X, y)
         assert np.isfinite(model.predict(X)).all()
         assert abs(model.predict(X).mean() - y.mean()) < 1
@@ -382,6 +378,5 @@ def test_kernel_that_explains_nothing_is_told(likelihood):
     level = 0.0 if likelihood == "beta" else np.log(4)
     with pytest.warns(match="hardly any signal"):
         SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, np.full(200, level)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, f))

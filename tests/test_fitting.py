@@ -120,8 +120,7 @@ def test_stage_ends_where_it_is_finished_or_converged():
 
 
 def test_only_a_stage_that_should_have_converged_warns():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         Halving(max_iter=3).fit(X, Y)
         Halving(max_iter=3, converged_below=0.2).fit(X, Y)
         Halving(max_iter=9, finished_below=0.2, converged_below=0.01).fit(X, Y)

@@ -87,8 +87,7 @@ def test_intervals_hold_draws_of_the_model(likelihood):
     X, y = waves(80)
     options = {"solver": "natural_gradient", "inducing_points": X[:20], "learn_inducing": False}
     model = SVGPRegressor(KERNEL, likelihood=likelihood, **GIVEN | options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.fit(X, y)
     lower, upper = model.predict_interval(X[:10], 0.8)
     draws = model.sample_y(X[:10], 4000)
@@ -173,8 +172,7 @@ def test_conformal_intervals_hold_new_rows_whatever_the_noise(noise):
 @pytest.mark.parametrize("noise", ["as modeled", "uneven", "steps"])
 def test_conformal_intervals_hold_new_rows_if_the_kernel_is_learned(noise):
     model, found = SVGPRegressor(1.0 * RBF(0.5), random_state=0), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for seed in range(30):
             X, y, *new = scene(noise, seed)
             found.append(covered(model.fit(X, y), *new, 0.9, "conformal"))

@@ -267,8 +267,7 @@ def test_units_of_y_make_no_difference(options):
     X, y, known = measured(80)
     options = {"n_inducing": 15, "max_iter": 5, **options} if options else {}
     model = SVGPRegressor(random_state=0, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         plain = clone(model).fit(X, y, noise_variance=known)
         scaled = clone(model).fit(X, 1024 * y, noise_variance=1024**2 * known)
     assert_allclose(scaled.predict(X), 1024 * plain.predict(X), rtol=1e-7)
@@ -309,8 +308,7 @@ def test_single_precision_is_close(solver):
     options = {"solver": solver, "inducing_points": X[:20], "learn_inducing": False}
     double = SVGPRegressor(KERNEL, **GIVEN | options, random_state=0)
     single = clone(double).set_params(dtype="float32")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for model in (double, single):
             model.fit(X, y, noise_variance=known)
     assert_same_predictions(single, double, X, 5e-3)
@@ -321,8 +319,7 @@ def test_natural_gradients_learn_as_the_collapsed_bound_does():
     options = {"n_inducing": 20, "random_state": 0, "mean": "zero", "max_iter": 200}
     steps = SVGPRegressor(1.0 * RBF(), solver="natural_gradient", **options)
     collapsed = SVGPRegressor(1.0 * RBF(), solver="collapsed", **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for model in (steps, collapsed):
             model.fit(X, y, noise_variance=known)
     assert steps.elbo_ == pytest.approx(collapsed.elbo_, abs=2)
@@ -335,8 +332,7 @@ def test_equal_variances_are_a_part_of_the_noise(solver):
     options = SOLVERS[solver][0] if solver in SOLVERS else {"solver": solver, **POINTS}
     model = SVGPRegressor(KERNEL, **GIVEN, **options, random_state=0)
     split, whole = clone(model), clone(model).set_params(noise_variance=0.15)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         split.fit(X, y, noise_variance=np.full(60, 0.1))
         whole.fit(X, y)
     assert_allclose(split.predict(X), whole.predict(X), atol=1e-9)
@@ -377,8 +373,7 @@ def test_equal_variances_are_a_part_of_the_noise_of_decoupled_models(solver):
         KERNEL, **GIVEN, solver=solver, n_mean_bases=40, max_iter=10, random_state=0
     )
     split, whole = clone(model), clone(model).set_params(noise_variance=0.15)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         split.fit(X, y, noise_variance=np.full(80, 0.1))
         whole.fit(X, y)
     assert_allclose(split.predict(X), whole.predict(X), atol=1e-6)

@@ -84,8 +84,7 @@ def test_more_than_the_rounding_of_float32_warns_what_to_do():
     K = with_smallest_eigenvalue(-5e-4)
     with pytest.warns(NumericalWarning, match="instead of 1e-04.*dtype='float64'"):
         cholesky(K, jitter=1e-14, expected=1e-4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         cholesky(K, jitter=1e-14, expected=2e-3)
 
 
@@ -98,8 +97,7 @@ def test_only_the_failing_matrix_of_a_batch_gets_more_jitter():
 
 def test_duplicated_rows_need_no_warning():
     K = torch.ones(4, 4, dtype=torch.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         L = cholesky(K)
     # L L^T is K plus a jitter of 1e-6.
     torch.testing.assert_close(L @ L.T, K, rtol=0, atol=1.1e-6)

@@ -282,8 +282,7 @@ def targets(model):
 
 def call(model, method="fit"):
     """Return a fitted model, or the message of an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             return getattr(model, method)(X, targets(model))
         except (ValueError, DivergenceError) as error:
@@ -481,8 +480,7 @@ def test_options_of_a_solver_are_searched():
     options = without(STILL, "tol", "max_iter") | {"max_iter": 3}
     model = SVGPRegressor(**options, solver=NaturalGradient())
     grid = {"solver__batch_size": [2, 7, None]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         search = GridSearchCV(model, grid, cv=2).fit(X, TARGET)
         best = clone(model).set_params(**search.best_params_).fit(X, TARGET)
     scores = search.cv_results_["mean_test_score"]

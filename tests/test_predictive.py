@@ -37,8 +37,7 @@ def few(kind, X, y, **parameters):
     """Return a quick, rough fit of an estimator."""
     model = kind(random_state=0, **parameters)
     options = {name: value for name, value in FEW.items() if name in model.get_params()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return model.set_params(**options).fit(X, y)
 
 
@@ -201,8 +200,7 @@ def test_scores_rank_as_rounded_probabilities():
 def test_rows_that_overflow_are_refused_by_number(kind):
     X, y = ring(40, 2)
     model = kind(n_inducing=8, max_iter=5, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(X.astype(np.float32), y)
     X[3, 1] = 1e38
     with pytest.raises(ValueError, match=r"prediction of row 3 of X .* largest number is 1e\+38"):

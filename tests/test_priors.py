@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from oracles import differences
-from problems import t64, waves
+from problems import rows_of, t64, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -21,7 +21,6 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm._data import WeightedDataset
 from skgpsvm._evidence import Evidence
 from skgpsvm._hyperparameters.priors import LengthPrior, Penalized, SignalPrior, SlopePrior
 from skgpsvm._torch_kernels import torch_kernel
@@ -30,7 +29,7 @@ from skgpsvm.solvers import InterleavedEP
 
 def test_penalized_is_the_bound_plus_the_log_prior():
     X, y = waves(20)
-    rows = WeightedDataset(X, y[:, None], np.ones(20), torch.device("cpu"), torch.float64)
+    rows = rows_of(X, y[:, None])
     kernel = ConstantKernel(2.0) * RBF([1.0, 2.0, 3.0])
     bound = Evidence(torch_kernel(kernel), rows)
     penalized = Penalized(bound, LengthPrior(t64([0.0, 0.5, 1.0, 1.5]), t64([0, 1, 1, 1])))

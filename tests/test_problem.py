@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from problems import rows_of
 
-from skgpsvm._data import WeightedDataset
 from skgpsvm._hyperparameters.default_kernels import feature_scales
 from skgpsvm._problem import Problem
 
@@ -26,7 +26,7 @@ class Told:
 
 def problem(**parts):
     X, weights = np.arange(8.0).reshape(4, 2) ** 2, np.array([1.0, 2.0, 0.0, 1.0])
-    rows = WeightedDataset(X, np.zeros((4, 1)), weights, torch.device("cpu"), torch.float64)
+    rows = rows_of(X, np.zeros((4, 1)), weights)
     given = {
         "run": Told([]),
         "prefix": "class a: ",

@@ -115,8 +115,7 @@ def fitted(kind_or_model, solver, **parameters):
     if isinstance(solver, Exact) or solver == "exact":
         del few["n_inducing"]
     model.set_params(solver=solver, random_state=0, max_iter=3, **few | parameters)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return model.fit(*problem(model, 60))
 
 

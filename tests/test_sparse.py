@@ -60,8 +60,7 @@ def test_steps_keep_the_jitter_of_the_fit_that_they_continue(monkeypatch):
     monkeypatch.setattr(_regressor, "regression_summary", recorded)
     counts = np.random.default_rng(0).poisson(np.exp(1 + X[:, 0]))
     model = SVGPRegressor(likelihood="poisson", warm_start=True, max_iter=5, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.fit(X, counts)
         model.set_params(solver="natural_gradient").fit(X, counts)
     rows = torch.from_numpy(X)

@@ -62,8 +62,7 @@ def test_all_rows_as_inducing_points_are_the_exact_process(solver):
 def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
     X, y = waves(100)
     settings = {"noise_variance": 0.05, "random_state": 0, "tol": 0.0, "max_iter": 1}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         collapsed = given(1.5 * RBF(1.0), X[:20], **settings).fit(X, y)
         one = given(1.5 * RBF(1.0), X[:20], solver="natural_gradient", **settings).fit(X, y)
     X_new = waves(50, seed=1)[0]
@@ -106,8 +105,7 @@ def test_every_way_learns_a_function(likelihood, solver):
     model = SVGPRegressor(
         likelihood=likelihood, solver=solver, n_inducing=24, random_state=0, **settings
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(X, y)
     X_new, truth = waves(200, seed=1, noise=0.0)
     assert np.sqrt(np.mean((model.predict(X_new) - truth) ** 2)) < 0.25
@@ -310,8 +308,7 @@ def test_single_precision_serves_every_likelihood(likelihood, solver):
     options = {"likelihood": likelihood, "solver": solver, "max_iter": 10, "random_state": 0}
     fixed = given(1.5 * RBF(1.0), X[:12], noise_variance=0.1, **options)
     learned = SVGPRegressor(n_inducing=12, dtype="float32", **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         double = clone(fixed).fit(X, y).predict(X)
         single = clone(fixed).set_params(dtype="float32").fit(X, y).predict(X)
         score = learned.fit(X, y).score(X, y)
@@ -414,8 +411,7 @@ def both(**options):
 
 def fitted(model, X, labels):
     """Return a model fitted to labels, or to them as numbers, even if it reaches max_iter."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return model.fit(X, labels)
 
 
@@ -485,8 +481,7 @@ def test_every_likelihood_learns_classes(likelihood, n_classes, solver):
     if solver == "gradient":
         settings |= {"max_iter": 100, "tol": 0.0}
     model = SVGPClassifier(likelihood=likelihood, solver=solver, **settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(X, y)
     P = model.predict_proba(X)
     assert model.score(X, y) > 0.7
@@ -515,8 +510,7 @@ def test_full_passes_at_a_fixed_kernel_never_lower_the_bound(likelihood, n_class
         tol=1e-6,
         random_state=0,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         curve = model.fit(X, y).objective_curve_
     # Steps are halved until the bound falls by less than a relative 1e-9.
     assert (np.diff(curve) > -1e-8 * np.abs(curve[:-1])).all()
@@ -555,8 +549,7 @@ def test_minibatches_approach_the_posterior_of_all_rows():
     X, y = blobs(600)
     settings = {"optimizer": None, "learn_inducing": False, "n_inducing": 12, "random_state": 0}
     whole = SVGPClassifier(2.0 * RBF(1.0), tol=1e-4, max_iter=200, **settings).fit(X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         parts = SVGPClassifier(
             2.0 * RBF(1.0), solver=NaturalGradient(batch_size=100), **settings
         ).fit(X, y)

@@ -194,8 +194,7 @@ def test_rows_beyond_one_batch_converge(monkeypatch):
     monkeypatch.setattr(_steps, "MAX_FULL_BATCH", 50)
     monkeypatch.setattr(_steps, "_MINIBATCH", 20)
     X, y, _ = fan(1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ConvergenceWarning)
+    with warnings.catch_warnings(action="error", category=ConvergenceWarning):
         regressor(solver="natural_gradient", n_inducing=10, max_iter=20).fit(X, y)
 
 

@@ -64,8 +64,7 @@ def of_estimators():
         model = kind(max_iter=2)
         targets = (y > 0).astype(int) if is_classifier(model) else y
         private = private_members(kind)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             fit = len(files_entered(model.fit, X, targets))
         predict = len(files_entered(model.predict, X))
         overridden = sum(count > 1 for count in private.values())
