@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import oracles
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import nn
@@ -51,6 +52,18 @@ def t64(values):
 
 def codes(values):
     return torch.as_tensor(np.asarray(values))
+
+
+def assert_all_close(found, expected, **tolerances):
+    """Require that arrays are close to others, one by one."""
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, **tolerances)
+
+
+def assert_all_equal(found, expected):
+    """Require that arrays are equal to others, one by one."""
+    for one, other in zip(found, expected, strict=True):
+        assert_array_equal(one, other)
 
 
 def rows_of(X, y, weights=None, dtype=torch.float64):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from problems import rows_of, t64
+from problems import assert_all_close, rows_of, t64
 from scipy.stats import expon, gamma, multivariate_normal
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -121,8 +121,7 @@ def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     new = sums.u[3:9]
     at = prior.at(new)
     found = prior.covariances(at, prior.rows)
-    for own, cov in zip(found, dense(basis, theta, new, sums.u), strict=True):
-        assert_allclose(own, cov, atol=1e-12)
+    assert_all_close(found, dense(basis, theta, new, sums.u), atol=1e-12)
     assert_allclose(prior.between(at), sum(dense(basis, theta, new, sums.u)), atol=1e-12)
     diagonals = torch.stack([cov.diagonal() for cov in dense(basis, theta, new, new)], 1)
     assert_allclose(prior.variances(at), diagonals, atol=1e-12)
@@ -242,8 +241,7 @@ def test_posterior_is_that_of_dense_algebra():
         left = own - between_own @ inverse @ between_own.T
         assert_allclose(variances[:, k], left.diagonal(), atol=1e-12)
     at_rows = K @ inverse @ y, (K - K @ inverse @ K).diagonal()
-    for found, expected in zip(posterior.row_marginals(), at_rows, strict=True):
-        assert_allclose(found, expected, atol=1e-12)
+    assert_all_close(posterior.row_marginals(), at_rows, atol=1e-12)
     assert_allclose(posterior.intercept(), (between[0] @ inverse @ y)[0])
     S = (K - K @ inverse @ K).numpy() + 1e-9 * np.eye(len(K))
     prior = K.numpy() + 1e-9 * np.eye(len(K))

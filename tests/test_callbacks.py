@@ -22,6 +22,7 @@ import pytest
 import torch
 from joblib import parallel_config
 from numpy.testing import assert_array_equal
+from problems import assert_all_equal
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.ensemble import VotingClassifier
@@ -187,12 +188,10 @@ def killed(model, n, *args, method="fit"):
 
 def assert_same_model(model, other, X):
     """Require that two models are equal to the last bit."""
-    for got, expected in zip(
+    assert_all_equal(
         (model.predict_proba(X), *model.latent_mean_and_variance(X), model.objective_curve_),
         (other.predict_proba(X), *other.latent_mean_and_variance(X), other.objective_curve_),
-        strict=True,
-    ):
-        assert_array_equal(got, expected)
+    )
     assert getattr(model, "kernel_", None) == getattr(other, "kernel_", None)
     assert model.n_iter_ == other.n_iter_
     assert getattr(model, "temperature_", None) == getattr(other, "temperature_", None)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from oracles import differences
-from problems import rows_of, t64, waves
+from problems import assert_all_close, rows_of, t64, waves
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
@@ -41,8 +41,7 @@ def test_gradient_is_the_derivative_of_the_bound(kernel, monkeypatch):
     parts = [t64(kernel.theta), t64(X[:7] + 0.1), t64([-2.0, -1.0])]
     value, *gradients = bound.value_and_gradient(*parts)
     assert value == pytest.approx(bound.value(*parts), rel=1e-12)
-    for gradient, numeric in zip(gradients, differences(bound.value, *parts), strict=True):
-        assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
+    assert_all_close(gradients, differences(bound.value, *parts), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_noise", [1, 2])
@@ -67,8 +66,7 @@ def test_derivatives_in_the_sums_are_those_of_autograd(n_noise, jitter):
     gram, cross, residuals, noise = sums
     value, *found = collapsed_elbo(gram, cross, residuals, *known, noise, jitter)
     assert value.item() == pytest.approx(reference.item(), rel=1e-12)
-    for got, wanted in zip(found, expected, strict=True):
-        assert_allclose(got, wanted, rtol=1e-10, atol=1e-10)
+    assert_all_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
@@ -142,8 +140,7 @@ def test_bound_takes_weights_as_repetitions():
     parts = t64(kernel.theta), t64(X[:6]), t64([-1.0])
     weighted = bound_of(kernel, X, y, weights.astype(float)).value_and_gradient(*parts)
     repeated = bound_of(kernel, X[again], y[again]).value_and_gradient(*parts)
-    for got, expected in zip(weighted, repeated, strict=True):
-        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+    assert_all_close(weighted, repeated, rtol=1e-9, atol=1e-9)
 
 
 def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import rows_of, weighted_rows
+from problems import assert_all_equal, rows_of, weighted_rows
 
 from skgpsvm import _data
 from skgpsvm._data import WeightedDataset, merged_rows, to_tensor, winsorized
@@ -48,10 +48,7 @@ def test_rows_of_weight_zero_are_absent(held):
 def test_slices_and_indices_take_the_same_rows(held):
     X, y, weights = weighted_rows()
     rows = rows_of(X, y, weights)
-    for got, expected in zip(
-        rows.take(torch.tensor([3, 4, 5, 6])), rows.take(slice(3, 7)), strict=True
-    ):
-        assert_array_equal(got, expected)
+    assert_all_equal(rows.take(torch.tensor([3, 4, 5, 6])), rows.take(slice(3, 7)))
     X_taken, y_taken, _ = rows.take(torch.tensor([7, 2, 2]))
     assert_array_equal(X_taken, X[weights > 0][[7, 2, 2]])
     assert_array_equal(y_taken, y[weights > 0][[7, 2, 2]])
@@ -128,8 +125,7 @@ def test_subset_draws_whole_rows_of_one_weight_without_replacement(held):
     again = rows.subset(10, np.random.RandomState(0))
     assert len(some) == 10
     parts, parts_again = some.take(slice(0, 10)), again.take(slice(0, 10))
-    for part, part_again in zip(parts, parts_again, strict=True):
-        assert_array_equal(part, part_again)
+    assert_all_equal(parts, parts_again)
     known = {(*x, t, 0.7) for x, t in zip(X.tolist(), y.tolist(), strict=True)}
     drawn = {(*x.tolist(), t.item(), w.item()) for x, t, w in zip(*parts, strict=True)}
     assert len(drawn) == 10

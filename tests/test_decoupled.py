@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import collapsed, means_at
-from problems import EDGES, given, set_constants, sinc, t64, waves
+from problems import EDGES, assert_all_close, given, set_constants, sinc, t64, waves
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -200,10 +200,7 @@ def test_multiscale_kernel_is_the_plain_one_between_rows():
     settings = {"noise_variance": 0.1, "n_mean_bases": 40, "random_state": 0}
     one = given(1.5 * RBF([1.0, 2.0, 3.0]), X[:10], **settings).fit(X, y)
     two = given(1.5 * MultiscaleRBF([1.0, 2.0, 3.0]), X[:10], **settings).fit(X, y)
-    for got, expected in zip(
-        two.predict(X, return_std=True), one.predict(X, return_std=True), strict=True
-    ):
-        assert_allclose(got, expected, rtol=1e-9)
+    assert_all_close(two.predict(X, return_std=True), one.predict(X, return_std=True), rtol=1e-9)
     assert two.elbo_ == pytest.approx(one.elbo_, rel=1e-10)
 
 
@@ -228,13 +225,12 @@ def test_weights_are_repetitions_and_zeros_remove(solver):
     X_new = waves(20, seed=1)[0]
     for other in (repeated, absent):
         assert_array_equal(other.mean_bases_, weighted.mean_bases_)
-        for got, expected in zip(
+        # Sums are in another order.
+        assert_all_close(
             other.predict(X_new, return_std=True),
             weighted.predict(X_new, return_std=True),
-            strict=True,
-        ):
-            # Sums are in another order.
-            assert_allclose(got, expected, rtol=1e-9)
+            rtol=1e-9,
+        )
 
 
 def test_outputs_are_solved_as_if_alone():

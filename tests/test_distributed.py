@@ -15,7 +15,7 @@ import torch
 from every_estimator import ESTIMATORS
 from every_estimator import problem as data
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import rows_of
+from problems import assert_all_close, rows_of
 from shared_fits import BATCHES, CONTINUED, FITS, ONE_BATCH, STREAMS, N, fit, problem, stream
 from sklearn.base import clone
 
@@ -96,10 +96,9 @@ def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
     tol = LEARNED.get(name, 1e-9)
     assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, tol))
     assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=tol)
-    for mine, all_rows in zip(
-        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
-    ):
-        assert_allclose(mine, all_rows, atol=tol)
+    assert_all_close(
+        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=tol
+    )
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -139,10 +138,9 @@ def test_ranks_take_the_steps_of_one_process_on_one_batch(ranks, name):
     X, _, _, _ = problem(2)
     for model in models:
         assert_allclose(model.objective_curve_, alone.objective_curve_, rtol=1e-9)
-        for mine, all_rows in zip(
-            model.latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
-        ):
-            assert_allclose(mine, all_rows, atol=1e-9)
+        assert_all_close(
+            model.latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(("n_rows", "n_batches"), [(5, 3), (2, 5), (0, 4)])
@@ -190,10 +188,9 @@ def test_streams_are_shared_too(ranks, name):
         assert_array_equal(numbers(model), numbers(models[0]))
     assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, 1e-8))
     X, _, _, _ = problem(2)
-    for mine, all_rows in zip(
-        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
-    ):
-        assert_allclose(mine, all_rows, atol=1e-9)
+    assert_all_close(
+        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(

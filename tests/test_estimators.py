@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import assert_all_equal
 from scipy.special import expit, log_softmax
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
@@ -100,8 +101,7 @@ def predictions(model, X):
 def assert_same_bits(model, other, X, other_X=None):
     """Require that two models predict the same, to the last bit."""
     other_X = X if other_X is None else other_X
-    for got, expected in zip(predictions(model, X), predictions(other, other_X), strict=True):
-        assert_array_equal(got, expected)
+    assert_all_equal(predictions(model, X), predictions(other, other_X))
 
 
 def assert_probabilities(P, n_classes):
@@ -975,8 +975,7 @@ def test_failing_warm_start_leaves_the_model_as_it_was(change, message):
     before = predictions(model, X)
     with pytest.raises(ValueError, match=message):
         change(model, X, y)
-    for got, expected in zip(predictions(model, X), before, strict=True):
-        assert_array_equal(got, expected)
+    assert_all_equal(predictions(model, X), before)
 
 
 # Failures
@@ -1011,8 +1010,7 @@ def test_divergence_of_a_warm_start_leaves_the_model_as_it_was(request):
     request.getfixturevalue("diverging")
     with pytest.raises(DivergenceError):
         model.fit(X, y)
-    for got, expected in zip(predictions(model, X), before, strict=True):
-        assert_array_equal(got, expected)
+    assert_all_equal(predictions(model, X), before)
 
 
 @pytest.mark.parametrize(

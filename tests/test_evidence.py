@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import differences
-from problems import rows_of, t64, waves
+from problems import assert_all_close, rows_of, t64, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -36,8 +36,7 @@ def test_gradient_of_the_evidence_is_its_derivative():
     theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0, -1.0])
     _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
     numeric = differences(lambda *point: evidence.value(point[0], Z, point[1]), theta, noise)
-    for slope, expected in zip((by_theta, by_noise), numeric, strict=True):
-        assert_allclose(slope, expected, rtol=1e-6, atol=1e-6)
+    assert_all_close((by_theta, by_noise), numeric, rtol=1e-6, atol=1e-6)
 
 
 def test_gradient_of_the_evidence_includes_the_jitter():
@@ -49,8 +48,7 @@ def test_gradient_of_the_evidence_includes_the_jitter():
     numeric = differences(
         lambda *point: evidence.value(point[0], Z, point[1]), theta, noise, step=1e-5
     )
-    for slope, expected in zip((by_theta, by_noise), numeric, strict=True):
-        assert_allclose(slope, expected, rtol=1e-6, atol=1e-6)
+    assert_all_close((by_theta, by_noise), numeric, rtol=1e-6, atol=1e-6)
 
 
 def test_weights_of_the_evidence_are_repetitions():
@@ -63,8 +61,7 @@ def test_weights_of_the_evidence_are_repetitions():
         Evidence(torch_kernel(kernel), rows).value_and_gradient(*parts)
         for rows in (rows_of(X, Y, weights.astype(float)), rows_of(X[again], Y[again]))
     )
-    for got, expected in zip(weighted, repeated, strict=True):
-        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+    assert_all_close(weighted, repeated, rtol=1e-9, atol=1e-9)
 
 
 def test_noise_that_predicts_other_rows_best_is_found():

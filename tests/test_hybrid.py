@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import elbo
-from problems import EDGES, codes, t64, waves
+from problems import EDGES, assert_all_equal, codes, t64, waves
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_friedman1
@@ -171,10 +171,7 @@ def assert_same_bits(model, other, X, other_X=None):
     """Assert that two models predict the same, bit for bit."""
     other_X = X if other_X is None else other_X
     assert_array_equal(model.predict_proba(X), other.predict_proba(other_X))
-    for got, expected in zip(
-        model.latent_mean_and_variance(X), other.latent_mean_and_variance(other_X), strict=True
-    ):
-        assert_array_equal(got, expected)
+    assert_all_equal(model.latent_mean_and_variance(X), other.latent_mean_and_variance(other_X))
 
 
 # Mathematics
@@ -1059,10 +1056,7 @@ def test_weights_of_a_regressor_are_stored_as_safetensors(tmp_path):
     model = HybridSVGPRegressor(max_iter=3, random_state=0).fit(X, 100 * y)
     model.save_weights(tmp_path / "model.safetensors")
     loaded = HybridSVGPRegressor().load_weights(tmp_path / "model.safetensors")
-    for got, expected in zip(
-        loaded.predict(X, return_std=True), model.predict(X, return_std=True), strict=True
-    ):
-        assert_array_equal(got, expected)
+    assert_all_equal(loaded.predict(X, return_std=True), model.predict(X, return_std=True))
 
 
 def test_weights_of_another_network_are_refused(tmp_path):

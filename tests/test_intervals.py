@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import waves
+from problems import assert_all_close, assert_all_equal, waves
 from scipy.integrate import quad
 from scipy.stats import laplace, norm, t
 from sklearn.base import clone
@@ -194,12 +194,10 @@ def test_integer_weights_are_repetitions():
     model = SVGPRegressor(KERNEL, **GIVEN)
     weighted = clone(model).fit(X, y, sample_weight=weights)
     repeated = clone(model).fit(np.repeat(X, weights, 0), np.repeat(y, weights))
-    for found, expected in zip(
+    assert_all_close(
         weighted.predict_interval(X, 0.9, "conformal"),
         repeated.predict_interval(X, 0.9, "conformal"),
-        strict=True,
-    ):
-        assert_allclose(found, expected)
+    )
 
 
 def test_quantiles_count_the_new_row():
@@ -244,12 +242,9 @@ def test_residuals_are_pickled_and_forgotten():
     X, y = waves(40)
     model = SVGPRegressor(KERNEL, **GIVEN).fit(X, y)
     again = pickle.loads(pickle.dumps(model))
-    for found, expected in zip(
-        again.predict_interval(X, 0.9, "conformal"),
-        model.predict_interval(X, 0.9, "conformal"),
-        strict=True,
-    ):
-        assert_array_equal(found, expected)
+    assert_all_equal(
+        again.predict_interval(X, 0.9, "conformal"), model.predict_interval(X, 0.9, "conformal")
+    )
 
 
 def test_invalid_arguments_are_refused():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import differences
-from problems import rows_of, t64, waves
+from problems import assert_all_close, rows_of, t64, waves
 from scipy.stats import multivariate_normal, norm
 from sklearn import config_context
 from sklearn.base import clone
@@ -61,10 +61,7 @@ def objective_of(objective, X, targets, weights=None):
 
 
 def assert_same_predictions(ours, other, X, atol):
-    for found, expected in zip(
-        ours.predict(X, return_std=True), other.predict(X, return_std=True), strict=True
-    ):
-        assert_allclose(found, expected, atol=atol)
+    assert_all_close(ours.predict(X, return_std=True), other.predict(X, return_std=True), atol=atol)
 
 
 # Against scikit-learn
@@ -162,8 +159,7 @@ def test_gradient_is_the_derivative(objective, noise, monkeypatch):
     parts = [t64(KERNEL.theta), t64(X[30:37] + 0.1), t64(noise)]
     value, *gradients = target.value_and_gradient(*parts)
     assert value == pytest.approx(target.value(*parts), rel=1e-12)
-    for gradient, numeric in zip(gradients, differences(target.value, *parts), strict=True):
-        assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
+    assert_all_close(gradients, differences(target.value, *parts), rtol=1e-6, atol=1e-5)
 
 
 @objectives
@@ -175,8 +171,7 @@ def test_equal_variances_add_to_the_noise(objective):
     whole = objective_of(objective, X, targets[..., 0], weights)
     found = split.value_and_gradient(theta, Z, (var - 0.1).log())
     expected = whole.value_and_gradient(theta, Z, var.log())
-    for got, wanted in zip(found[:3], expected[:3], strict=True):
-        assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+    assert_all_close(found[:3], expected[:3], rtol=1e-9, atol=1e-9)
     assert_allclose(found[3], expected[3] * (var - 0.1) / var, rtol=1e-9)
     gains = [each.gain_over_noise(theta, Z, (var - 0.1).log()) for each in (split, whole)]
     values = [part.value(theta, Z, (var - 0.1).log()) / weights.sum() for part in (split, whole)]
@@ -191,10 +186,12 @@ def test_weights_are_repetitions(objective):
     parts = t64(KERNEL.theta), t64(X[30:37]), t64([-1.0, -2.0])
     weighted = objective_of(objective, X, targets, weights.astype(float))
     repeated = objective_of(objective, X[again], targets[again])
-    for got, expected in zip(
-        weighted.value_and_gradient(*parts), repeated.value_and_gradient(*parts), strict=True
-    ):
-        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+    assert_all_close(
+        weighted.value_and_gradient(*parts),
+        repeated.value_and_gradient(*parts),
+        rtol=1e-9,
+        atol=1e-9,
+    )
 
 
 def test_evidence_takes_the_place_of_the_bound_where_every_row_is_a_point():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from oracles import differences
-from problems import ring, rows_of, t64
+from problems import assert_all_close, ring, rows_of, t64
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel
 
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
@@ -79,12 +79,10 @@ def test_posterior_of_sites_is_that_of_whitened_features(name):
         ascent.natural_sweep(found)
         wanted.uphill_sweep(state)
         assert ascent.elbo(found) == pytest.approx(wanted.elbo(state), abs=1e-6)
-    for ours, theirs in zip(ascent.sites(found), wanted.sites(state), strict=True):
-        assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert_all_close(ascent.sites(found), wanted.sites(state), rtol=1e-5, atol=1e-6)
     if basis.groups == [basis]:
         mean, variance = InducingPosterior(basis, state.mean, state.root).marginals(rows.X)
-        for ours, theirs in zip(ascent._moments(found.parts), (mean, variance), strict=True):
-            assert_allclose(ours, theirs, atol=1e-6)
+        assert_all_close(ascent._moments(found.parts), (mean, variance), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["logistic", "varying noise"])
@@ -101,8 +99,7 @@ def test_gradient_is_that_of_the_best_elbo(name):
     found = [gradients["theta"]]
     found.append(ascent.noise_gradient(posterior, likelihood, noise) if len(noise) else noise)
     # Expected derivatives by quadrature are not exactly those of the expectation.
-    for gradient, numeric in zip(found, differences(best, theta, noise, step=1e-4), strict=True):
-        assert_allclose(gradient, numeric, rtol=2e-3, atol=2e-3)
+    assert_all_close(found, differences(best, theta, noise, step=1e-4), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["logistic", "varying noise"])

@@ -10,7 +10,7 @@ import oracles
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from problems import t64
+from problems import assert_all_close, t64
 from scipy import stats
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
@@ -856,12 +856,12 @@ def test_expected_derivatives_are_those_in_the_mean(name):
     # The error is step^2 = 1e-6 times higher derivatives. For Student's t, quadrature makes a
     # difference between twice the derivative in the variance and the second one in the mean.
     error = 5e-3 if name == "StudentT" else 1e-5
-    for found, expected in zip(
+    assert_all_close(
         likelihood.expected_derivatives(y, mean, var),
         differences(likelihood, y, mean, var),
-        strict=True,
-    ):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
+        rtol=0,
+        atol=error,
+    )
 
 
 @pytest.mark.parametrize("make", [Softmax, RobustMax])
@@ -1101,8 +1101,7 @@ def test_softmax_does_not_depend_on_how_rows_are_divided(monkeypatch):
 
     whole = found()
     monkeypatch.setattr("skgpsvm.likelihoods._classification._BLOCK", 128 * 4 * 2)
-    for one, other in zip(whole, found(), strict=True):
-        assert_allclose(one, other, rtol=1e-12)
+    assert_all_close(whole, found(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,7 +8,7 @@ import oracles
 import pytest
 import torch
 from oracles import differences
-from problems import finite_bases, t64
+from problems import assert_all_close, finite_bases, t64
 from sklearn.gaussian_process.kernels import (
     RBF,
     ConstantKernel,
@@ -252,8 +252,7 @@ def test_pull_backs_give_the_gradients_of_autograd(split):
 def test_pull_backs_give_finite_differences(split):
     *given, theta, Z = pull_back_problem(split)
     expected = differences(partial(scalar_of, *given), theta, Z, step=1e-5)
-    for found, numeric in zip(pulled_back(*given, theta, Z), expected, strict=True):
-        np.testing.assert_allclose(found, numeric, rtol=1e-5, atol=1e-5)
+    assert_all_close(pulled_back(*given, theta, Z), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_pull_backs_of_float32_rows_are_those_of_float64(split):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import EDGES, waves
+from problems import EDGES, assert_all_close, waves
 from scipy.stats import kstest, norm
 from sklearn.base import clone
 from sklearn.datasets import make_friedman1
@@ -67,12 +67,9 @@ def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
         one = given(1.5 * RBF(1.0), X[:20], solver="natural_gradient", **settings).fit(X, y)
     X_new = waves(50, seed=1)[0]
     # Both take one step from the prior, with different jitters.
-    for got, expected in zip(
-        one.latent_mean_and_variance(X_new),
-        collapsed.latent_mean_and_variance(X_new),
-        strict=True,
-    ):
-        assert_allclose(got, expected, atol=1e-4)
+    assert_all_close(
+        one.latent_mean_and_variance(X_new), collapsed.latent_mean_and_variance(X_new), atol=1e-4
+    )
     assert one.elbo_ == pytest.approx(collapsed.elbo_, rel=1e-4)
 
 
@@ -210,11 +207,10 @@ def test_stream_of_gaussian_noise_is_a_fit_of_all_rows():
     stream = given(kernel, X[:15], noise_variance=0.1)
     for part in np.split(np.arange(120), 4):
         stream.partial_fit(X[part], y[part])
-    for got, expected in zip(
-        stream.predict(X, return_std=True), whole.predict(X, return_std=True), strict=True
-    ):
-        # The stream passes through the inverse of a covariance and back.
-        assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    # The stream passes through the inverse of a covariance and back.
+    assert_all_close(
+        stream.predict(X, return_std=True), whole.predict(X, return_std=True), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -280,10 +276,9 @@ def test_precisions_agree():
     single = given(kernel, X[:20], noise_variance=0.1, dtype="float32").fit(X, y)
     # With float32 input, sums are in float64; with dtype="float32", they are in float32.
     for model, tol in ((same, 1e-5), (single, 5e-3)):
-        for got, expected in zip(
-            model.predict(X, return_std=True), double.predict(X, return_std=True), strict=True
-        ):
-            assert_allclose(got, expected, atol=tol)
+        assert_all_close(
+            model.predict(X, return_std=True), double.predict(X, return_std=True), atol=tol
+        )
 
 
 def test_mean_function_needs_no_inducing_points():
@@ -436,12 +431,12 @@ def test_unit_of_the_features_does_not_matter():
         for model in both():
             one, other = fitted(clone(model), X, y), fitted(clone(model), scale * X, y)
             # The scale is a power of two. Bounds and initial values are in units of the data.
-            for got, expected in zip(
+            assert_all_close(
                 other.latent_mean_and_variance(scale * X),
                 one.latent_mean_and_variance(X),
-                strict=True,
-            ):
-                assert_allclose(got, expected, rtol=0.02, atol=0.02)
+                rtol=0.02,
+                atol=0.02,
+            )
 
 
 @pytest.mark.parametrize("y", [3.0, 1e-12, 1e12])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import weighted_rows
+from problems import assert_all_equal, weighted_rows
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.utils.class_weight import compute_sample_weight
@@ -391,8 +391,7 @@ def test_integer_weights_are_repeated_rows_to_the_last_bit():
     index = np.repeat(np.arange(30), counts)
     weighted = Regressor().checked(X, y, counts)
     repeated = Regressor().checked(X[index], y[index])
-    for a, b in zip(weighted, repeated, strict=True):
-        assert_array_equal(a, b)
+    assert_all_equal(weighted, repeated)
 
 
 def test_targets_may_be_left_as_they_are():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import rows_of, t64
+from problems import assert_all_close, rows_of, t64
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, WhiteKernel
@@ -235,10 +235,9 @@ def test_integer_weights_repeat_rows():
     repeated = np.repeat(np.arange(40), weights)
     weighted = regressor(n_inducing=12).fit(X, y, sample_weight=weights)
     expected = regressor(n_inducing=12).fit(X[repeated], y[repeated])
-    for found, wanted in zip(
-        weighted.predict(X, return_std=True), expected.predict(X, return_std=True), strict=True
-    ):
-        assert_allclose(found, wanted, rtol=1e-6)
+    assert_all_close(
+        weighted.predict(X, return_std=True), expected.predict(X, return_std=True), rtol=1e-6
+    )
 
 
 def test_predictions_agree_with_each_other():
