@@ -182,8 +182,7 @@ class WeightedDataset:
 
     def spaced(self, max_rows):
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
-        n = min(self.n_rows, max_rows)
-        return torch.linspace(0, self.n_rows - 1, n, dtype=torch.float64).round().long()
+        return evenly_spaced(self.n_rows, max_rows)
 
     def own(self, index):
         """Return this rank's rows among those at an index (k,) into all ranks' rows."""
@@ -352,6 +351,11 @@ class WeightedDataset:
         share = shares(units, np.concatenate(chosen))
         drawn = np.bincount(targets, weights * share, len(sizes))
         return share * (np.bincount(targets, weights) / np.where(drawn, drawn, 1))[targets]
+
+
+def evenly_spaced(n, most):
+    """Return an index (k,) of at most so many of n rows, which are evenly spaced."""
+    return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).round().long()
 
 
 def chunk_rows(X):

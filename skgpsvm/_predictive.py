@@ -9,6 +9,7 @@ import torch
 from scipy.special import ndtr, ndtri, roots_genlaguerre, softmax
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability, tempered
+from ._data import evenly_spaced
 from ._inference.leave_one_out import MAX_LEFT_OUT
 from ._sites import LikelihoodSites
 from .likelihoods import (
@@ -153,8 +154,7 @@ class LeftOut(NamedTuple):
         Their weights are rescaled to the sum of all.
         """
         scores, weights = map(np.concatenate, zip(self, other, strict=True))
-        n = len(weights)
-        spaced = np.linspace(0, n - 1, min(n, MAX_LEFT_OUT)).round().astype(int)
+        spaced = evenly_spaced(len(weights), MAX_LEFT_OUT).numpy()
         kept = weights[spaced]
         return LeftOut(scores[spaced], kept * (weights.sum() / kept.sum()))
 

@@ -210,6 +210,15 @@ def _calibrated(model, solve, state, limits):
     return replace(found, **sites), Summary(elbo, held_out.residuals(found))
 
 
+def regression_attributes(estimator, models, summaries, streamed):
+    """Return the fitted attributes of the noise and the variances of a regression, a dict."""
+    return {
+        "noise_variance_": estimator._noise_variance(models[0].state("cpu")["noise"]),
+        "variance_power_": models[0].power,
+        "_left_out": estimator._left_out if streamed else summaries[0].left_out,
+    }
+
+
 def _local_sites(solve, state, group=0, more_noise=0.0):
     """Return the sites that `LocalVariances` needs, by field of a `DecoupledModel`.
 

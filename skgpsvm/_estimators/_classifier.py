@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Self
 
 import numpy as np
-import torch
 from scipy.special import xlogy
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
@@ -13,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from .._calibration import Tempering, tempered
-from .._data import merged_rows
+from .._data import evenly_spaced, merged_rows
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
@@ -25,8 +24,7 @@ from ._pipeline import fit_models, has_partial_fit, stream
 
 def at_most_left_out(*parts):
     """Return the tensors (n, ...) at 3,000 evenly spaced rows, or at all if there are fewer."""
-    n = len(parts[0])
-    spaced = torch.linspace(0, n - 1, min(n, MAX_LEFT_OUT), dtype=torch.float64).round().long()
+    spaced = evenly_spaced(len(parts[0]), MAX_LEFT_OUT)
     return tuple(part[spaced.to(part.device)] for part in parts)
 
 

@@ -10,6 +10,7 @@ from .._solved import (
     fit_by_conjugate_gradients,
     is_calibrated,
     learn_regressor,
+    regression_attributes,
 )
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import StochasticGradient
@@ -253,10 +254,5 @@ class DecoupledGPRegressor(GPRegressor):
         return update_decoupled(self, problem, 1.0)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
-        return {
-            **decoupled_attributes(self, models, summaries, streamed),
-            "noise_variance_": noise_variance,
-            "variance_power_": models[0].power,
-            "_left_out": self._left_out if streamed else summaries[0].left_out,
-        }
+        parts = self, models, summaries, streamed
+        return decoupled_attributes(*parts) | regression_attributes(*parts)

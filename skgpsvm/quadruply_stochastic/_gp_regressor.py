@@ -3,7 +3,7 @@
 from .._estimators import GPRegressor
 from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
-from .._solved import is_calibrated, learn_regressor
+from .._solved import is_calibrated, learn_regressor, regression_attributes
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import QuadruplyStochastic
 from ._gp_training import (
@@ -248,9 +248,5 @@ class QSGPRegressor(GPRegressor):
         return take_steps(self, problem, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        return {
-            **qs_attributes(self, models, summaries),
-            "noise_variance_": self._noise_variance(models[0].state("cpu")["noise"]),
-            "variance_power_": models[0].power,
-            "_left_out": self._left_out if streamed else summaries[0].left_out,
-        }
+        found = regression_attributes(self, models, summaries, streamed)
+        return qs_attributes(self, models, summaries) | found
