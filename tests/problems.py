@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.datasets import make_friedman1
+from sklearn.datasets import load_digits, make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import nn
 
@@ -259,12 +259,35 @@ def few_valued(n, seed=0):
 
 
 class WithNoise(nn.Sequential):
-    """Network of four features whose layers behave differently in training."""
+    """Network of d features whose layers behave differently in training."""
 
-    def __init__(self):
+    def __init__(self, d=4, n_outputs=5):
         super().__init__(
-            nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 5)
+            nn.Linear(d, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(16, n_outputs),
         )
+
+
+class Images(nn.Sequential):
+    """Small network for digits of shape (1, 8, 8)."""
+
+    def __init__(self, n_filters=8, n_outputs=16):
+        super().__init__(
+            nn.Conv2d(1, n_filters, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(9 * n_filters, n_outputs),
+        )
+
+
+def images():
+    """Return images of digits, (n, 1, 8, 8) with pixels in [0, 1], and their labels."""
+    X, y = load_digits(return_X_y=True)
+    return (X / 16).astype(np.float32).reshape(-1, 1, 8, 8), y
 
 
 def shifted(batch):

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import Images, images
 from scipy.optimize import approx_fprime
 from scipy.special import log_softmax
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -28,20 +28,10 @@ def losses(model, X, y):
     return -log_softmax(mean, axis=1)[np.arange(len(X)), codes]
 
 
-class Images(nn.Sequential):
-    """Small network for digits of shape (1, 8, 8)."""
-
-    def __init__(self):
-        super().__init__(
-            nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 16)
-        )
-
-
 @pytest.fixture(scope="module")
 def digits():
     """Return a fitted network, and test images (n, 1, 8, 8) with their digits."""
-    X, y = load_digits(return_X_y=True)
-    X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    X, y = images()
     model = HybridBayesianSVC(Images, max_iter=25, random_state=0).fit(X[:1000], y[:1000])
     return model, X[1000:1300], y[1000:1300]
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import elbo
-from problems import EDGES, assert_all_equal, codes, t64, waves
+from problems import EDGES, Images, WithNoise, assert_all_equal, codes, images, t64, waves
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_friedman1
+from sklearn.datasets import make_friedman1
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
@@ -43,28 +43,7 @@ from skgpsvm.hybrid._weights import checksum
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
 CPU = torch.device("cpu")
-
-
-class Images(nn.Sequential):
-    """Small network for digits of shape (1, 8, 8)."""
-
-    def __init__(self, n_filters=8, n_outputs=16):
-        super().__init__(
-            nn.Conv2d(1, n_filters, 3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(9 * n_filters, n_outputs),
-        )
-
-
-class WithNoise(nn.Sequential):
-    """Network of two features whose layers behave differently in training."""
-
-    def __init__(self):
-        super().__init__(
-            nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
-        )
+NOISY = partial(WithNoise, 2, 3)
 
 
 class Wrong(nn.Module):
@@ -134,8 +113,7 @@ def blobs(n=80, n_classes=3, seed=0):
 @pytest.fixture(scope="module")
 def digits():
     """Return training and test images (n, 1, 8, 8) with pixels in [0, 1], and their labels."""
-    X, y = load_digits(return_X_y=True)
-    X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    X, y = images()
     return train_test_split(X, y, train_size=400, test_size=300, random_state=0, stratify=y)
 
 
@@ -815,7 +793,7 @@ def test_unsaved_random_values_of_a_module_are_reproduced(monkeypatch):
 
 def test_normalization_by_batches_never_meets_a_single_row():
     X, y = blobs(285)  # 257 of them are training rows, one more than a chunk
-    HybridBayesianSVC(WithNoise, max_iter=1, n_inducing=8, random_state=0).fit(X, y)
+    HybridBayesianSVC(NOISY, max_iter=1, n_inducing=8, random_state=0).fit(X, y)
 
 
 LIVE = MLP(2)
@@ -834,7 +812,7 @@ def test_clones_and_fits_share_no_weights(module):
 
 def test_seed_determines_weights_and_dropout_and_leaves_the_global_one_alone():
     X, y = blobs()
-    options = {"module": WithNoise, "n_inducing": 8, "max_iter": 4}
+    options = {"module": NOISY, "n_inducing": 8, "max_iter": 4}
     state = torch.get_rng_state()
     first = HybridBayesianSVC(**options, random_state=0).fit(X, y)
     assert_array_equal(torch.get_rng_state(), state)
@@ -848,7 +826,7 @@ def test_seed_determines_weights_and_dropout_and_leaves_the_global_one_alone():
 
 def test_noisy_layers_are_deterministic_in_prediction():
     X, y = blobs()
-    model = HybridBayesianSVC(WithNoise, n_inducing=8, max_iter=4, random_state=0).fit(X, y)
+    model = HybridBayesianSVC(NOISY, n_inducing=8, max_iter=4, random_state=0).fit(X, y)
     p = model.predict_proba(X)
     assert_array_equal(model.predict_proba(X), p)
     # For a single row, sums in single precision may be taken in another order.
