@@ -78,7 +78,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     """
     check_level(level)
     check_number("n_points", n_points, 4, integer=True)
-    names, levels = feature_names(estimator), level_names(estimator)
+    names = feature_names(estimator)
     X = None if X is None else estimator._check_new(X)
     shares = estimator._shares_in(latent_place(estimator, latent))
     places, basis = _chosen(estimator, features, names, shares), estimator._latents[0].basis
@@ -86,15 +86,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     derived = basis.masses | basis.steps
     used = sorted({j for term in terms.values() for j in term} - derived.keys())
     sentinels = {j: basis.features[j].sentinels for j in used}
-
-    def axis(j):
-        if j in levels:
-            return _Axis.of_levels(names[j], levels[j])
-        if X is None:
-            return _Axis.of_fit(names[j], basis.features[j], n_points)
-        return _Axis.of_rows(names[j], column(X, j), sentinels[j], n_points)
-
-    axes = {j: axis(j) for j in used}
+    axes = {j: _axis(estimator, j, X, n_points) for j in used}
     moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
     alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
@@ -186,6 +178,17 @@ class _Axis:
             self.values,
         )
         return replace(self, values=half, labels=half)
+
+
+def _axis(estimator, j, X, n_points):
+    """Return the grid of column j, over the range of rows X, or of the fit."""
+    name, levels = feature_names(estimator)[j], level_names(estimator)
+    feature = estimator._latents[0].basis.features[j]
+    if j in levels:
+        return _Axis.of_levels(name, levels[j])
+    if X is None:
+        return _Axis.of_fit(name, feature, n_points)
+    return _Axis.of_rows(name, column(X, j), feature.sentinels, n_points)
 
 
 def _derived_axis(basis, i, j, name):
