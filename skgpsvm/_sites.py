@@ -49,10 +49,12 @@ class SiteLikelihood(ABC):
         Whether the loss depends on the differences of latents only.
     redescending : bool
         Whether the gradient vanishes where the loss is large, so that sweeps converge slowly.
+    coupled : bool
+        Whether the loss has a curvature between latents, which `hessian` returns.
     """
 
     coupling = 1.0
-    tied = conjugate = activates_all = relative = redescending = False
+    tied = conjugate = activates_all = relative = redescending = coupled = False
     smooth, latents_per_output = True, 1
 
     @property
@@ -109,6 +111,7 @@ class LikelihoodSites(SiteLikelihood):
         self.conjugate = isinstance(likelihood, Gaussian)
         self.latents_per_output = likelihood.latents_per_output
         self.relative, self.redescending = likelihood.relative, likelihood.redescending
+        self.coupled = likelihood.coupled
 
     def parameters(self):
         values = [value.detach().ravel() for value in self.likelihood.parameters()]
@@ -134,6 +137,10 @@ class LikelihoodSites(SiteLikelihood):
             gradient=-grad,
             curvature=curvature,
         )
+
+    def hessian(self, mean, var):
+        """Return the second derivatives of the loss in all means, (b, c, c)."""
+        return -self.likelihood.expected_hessian(mean, var)
 
     def loss(self, y, mean, var):
         return -self.likelihood.expected_log_prob(*_precise(y, mean, var)).to(mean.dtype)

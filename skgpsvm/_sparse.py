@@ -117,6 +117,7 @@ class SparseProblem:
     noise: Noise
     # Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn
     learned: tuple
+    learning_dtype: torch.dtype  # of products of features in `ElboLearning`
     make_prior: Callable | None  # takes rows; returns the prior of theta, or None
     # Dicts of functions by name. Each takes the kernel, and returns one with the same entries of
     # theta that may replace it. Those of a dict are tried in turn, then those of the next with the
@@ -139,14 +140,20 @@ class SparseProblem:
         free = ["theta"] if learns else []
         free += ["noise"] if learns and estimator._noise_model.is_free else []
         free += ["Z"] if estimator.learn_inducing and problem.learns else []
+        rows, dtype = problem.rows, problem.rows.dtype
+        if estimator.dtype is None and not rows.targets.is_floating_point():
+            # The curvature of the loss of class codes is bounded, so that rounding errors are far
+            # below the last gain of learning.
+            dtype = torch.float32
         return cls(
             problem=problem,
-            rows=problem.rows,
+            rows=rows,
             likelihood=estimator._make_likelihood(),
             kernel=kernel,
             template=template,
             noise=estimator._noise_model,
             learned=tuple(free),
+            learning_dtype=dtype,
             make_prior=make_prior if learns else None,
             alternatives=alternatives,
             n_inducing=estimator.n_inducing or N_INDUCING,

@@ -113,7 +113,7 @@ FITS |= {
     ),
     "svgp, softmax": (SVGPClassifier(**LEARNS, solver="natural_gradient"), 3, "blocks"),
     "svgp, softmax, collapsed": (
-        SVGPClassifier(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0),
+        SVGPClassifier(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0, dtype="float64"),
         3,
         "blocks",
     ),

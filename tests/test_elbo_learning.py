@@ -119,3 +119,25 @@ def test_rounds_raise_the_elbo_and_move_what_is_free(name, free):
     assert state.objective > before
     assert torch.equal(state.theta, theta) != ("theta" in free)
     assert torch.equal(state.Z, Z) != ("Z" in free)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_single_precision_of_products_changes_little(name):
+    likelihood, n_classes = LIKELIHOODS[name]
+    rows = rows_of(n_classes)
+    theta, Z = points(rows)
+    basis = basis_of(theta, Z)
+    coarse, fine = (
+        DifferentiableAscent(likelihood, basis, rows, dtype)
+        for dtype in (torch.float32, torch.float64)
+    )
+    found, wanted = coarse.init(), fine.init()
+    for ascent, state in ((coarse, found), (fine, wanted)):
+        for _ in range(4):
+            ascent.natural_sweep(state)
+    found, wanted = coarse.value_and_gradient(found), fine.value_and_gradient(wanted)
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    for part in ("theta", "Z"):
+        scale = wanted[1][part].abs().max()
+        assert_allclose(found[1][part], wanted[1][part], atol=1e-3 * scale)
+    assert all(part.dtype == torch.float32 for part in found[2])

@@ -1001,6 +1001,18 @@ def test_softmax_expectations_equal_a_product_rule(size, of_log, of_probability)
     np.testing.assert_allclose(second, torch.einsum("h,bhc->bc", w, p * (p - 1)), **close)
 
 
+def test_expected_hessian_of_the_softmax_is_that_of_its_expectation():
+    y, mean, var = rows(Softmax(), b=20)
+    found = Softmax().expected_hessian(mean, var)
+
+    for i, row in enumerate(mean):
+        at = slice(i, i + 1)
+        wanted = torch.autograd.functional.hessian(
+            lambda m, at=at: Softmax().expected_log_prob(y[at], m[None], var[at])[0], row
+        )
+        torch.testing.assert_close(found[i], wanted, rtol=1e-10, atol=1e-12)
+
+
 def test_softmax_of_two_classes_is_the_logistic_function_of_their_difference():
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(20, 2, generator=generator, dtype=torch.float64)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skgpsvm._inference.mean_steps import ascend_means, preconditioner, times
+from skgpsvm._inference.mean_steps import ascend_means, newton_step, preconditioner, times
 
 P = 5
 
@@ -120,3 +120,20 @@ def test_one_step_is_taken_below_the_rounding_error():
     mean, _ = ascend_means(counted(function, calls), start, precondition, lambda value: 1e12)
     assert len(calls) == 2
     assert not torch.equal(mean, start)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_newton_step_of_a_quadratic_leads_to_its_maximum(relative):
+    function, precondition = problem(4, relative)
+    start = normal(4, P)
+    value, gradient = function(start)
+
+    def product(step):
+        return gradient - function(start + step)[1]
+
+    found, left = function(start + newton_step(gradient, product, precondition))
+    best = function(ascend_means(function, start, precondition, slack)[0])[0]
+    assert found - value > 0.98 * (best - value)
+    assert left.norm() < 0.1 * gradient.norm()
+    none = newton_step(torch.zeros_like(start), product, precondition)
+    assert torch.equal(none, torch.zeros_like(start))

@@ -96,6 +96,7 @@ def _learning(sparse, model, free):
         sparse.free(model, free),
         sparse.tol,
         every_row=_every_row(sparse, model, free),
+        dtype=sparse.learning_dtype,
     )
 
 

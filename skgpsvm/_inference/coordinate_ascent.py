@@ -17,13 +17,17 @@ from .._linalg import (
     weight_moments,
 )
 from .._sites import batch_sites, dense_design
-from .mean_steps import ascend_means, preconditioner, times
+from .mean_steps import ascend_means, newton_step, preconditioner, times
 
 _HELD_BYTES = 2**28
 _MOVED = "precision", "linear", "mean", "root"
 _NOTHING_KNOWN = (None, None, None), {}  # likelihood, mean and root, and what is found there
 _MAX_HALVINGS = 10
+_SIZES = [0.5**k for k in range(_MAX_HALVINGS)]  # of a step, in turn
 _ROUNDING = 1e-9
+# Nats per row by which the ELBO may fall where its expectations, and those of derivatives, are
+# averages over draws: the fixed point of the sweeps is then not quite its maximum.
+_MAX_FALL = 1e-5
 
 
 @dataclass(kw_only=True)
@@ -49,8 +53,8 @@ class CoordinateAscent:
     every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`).
     """
 
-    def __init__(self, likelihood, basis, rows):
-        self.likelihood, self.rows = likelihood, rows
+    def __init__(self, likelihood, basis, rows, dtype=None):
+        self.likelihood, self.rows, self.dtype = likelihood, rows, dtype or rows.dtype
         self.basis = basis
         eye = torch.eye(basis.size, dtype=torch.float64, device=rows.device)
         eyes = eye.expand(likelihood.n_latents, -1, -1)
@@ -78,7 +82,7 @@ class CoordinateAscent:
     @basis.setter
     def basis(self, basis):
         self._basis = basis
-        size = len(self.rows) * basis.size * self.rows.dtype.itemsize
+        size = len(self.rows) * basis.size * self.dtype.itemsize
         self._cache, self._designs = {} if size <= _HELD_BYTES else None, {}
         self._known = _NOTHING_KNOWN
 
@@ -138,14 +142,16 @@ class CoordinateAscent:
 
     def batch(self, index):
         """Return features, residual variances, targets and weights of the rows of ``index``."""
-        key = index.start if isinstance(index, slice) else None
-        if self._cache is None or key is None:
-            X, y, weights = self.rows.take(index)
-            return (*self.basis(X), y, weights)
-        if key not in self._cache:
-            X, y, weights = self.rows.take(index)
-            self._cache[key] = (*self.basis(X), y, weights)
-        return self._cache[key]
+        if self._cache is None or not isinstance(index, slice):
+            return self._batch(index)
+        if index.start not in self._cache:
+            self._cache[index.start] = self._batch(index)
+        return self._cache[index.start]
+
+    def _batch(self, index):
+        X, y, weights = self.rows.take(index)
+        A, residual = self.basis(X)
+        return A.to(self.dtype), residual.to(self.dtype), y, weights.to(self.dtype)
 
     def _design(self, index):
         """Return the `dense_design` of a slice of rows, which keeps variances with the features."""
@@ -227,12 +233,12 @@ class CoordinateAscent:
 
         Return the ELBO before the step, and the `_mean_loss`.
         """
-        start, sizes = state.precision, [0.5**k for k in range(_MAX_HALVINGS)]
+        start = state.precision
         (target, _), value = self._target(state, self.rows.chunks(), 1.0)
         value = value.item()
         if self.likelihood.redescending:
             target = target + self._negative_precisions(state)
-        for size in (*sizes, 0.0):
+        for size in (*_SIZES, 0.0):
             state.precision = torch.lerp(start, target, size)
             if torch.linalg.cholesky_ex(state.precision)[1].any():
                 continue
@@ -260,7 +266,7 @@ class CoordinateAscent:
         def value_and_gradient(mean):
             # Terms of the ELBO that depend on the means.
             value, gradient = loss(mean)
-            pull = linear - (mean if self._prior_moments is None else times(precision, mean))
+            pull = linear - self._by_prior(mean)
             return 0.5 * (mean * (linear + pull)).sum() - value, pull - gradient
 
         precondition = preconditioner(state.root, precision, self.likelihood.relative)
@@ -293,8 +299,8 @@ class CoordinateAscent:
         return loss
 
     def _slack(self, value):
-        """Return the rounding error of an ELBO, which is a sum in the dtype of the rows."""
-        return 16 * torch.finfo(self.rows.dtype).eps * abs(value)
+        """Return the rounding error of an ELBO, which is a sum in the dtype of products."""
+        return 16 * torch.finfo(self.dtype).eps * abs(value)
 
     def uphill_sweep(self, state):
         """Take a `sweep`, halving its step until the ELBO does not fall; return the ELBO before.
@@ -307,11 +313,11 @@ class CoordinateAscent:
         for latents in self.likelihood.groups:
             last = replace(state)
             target, before = self._target(state, self.rows.chunks(), 1.0, latents)
-            least = (before - _ROUNDING * before.abs()).item()
-            value = before.item() if value is None else value
+            before = before.item()
+            value = before if value is None else value
             self._move(state, last, target, step, latents)
             for _ in range(_MAX_HALVINGS):
-                if self.elbo(state) >= least:
+                if self._is_uphill(state, before):
                     break
                 self._move(state, last, (state.precision, state.linear), 0.5, latents)
         state.n_steps += 1
@@ -319,12 +325,62 @@ class CoordinateAscent:
         return value
 
     def natural_sweep(self, state):
-        """Take an `uphill_sweep`, or `ascend` where the likelihood is ``redescending``.
+        """Take an `uphill_sweep`, or what converges faster.
 
-        Rows whose gradient vanishes make the step of the sites too short: the ELBO of robust-max
-        may rise for thousands of sweeps.
+        Where the likelihood is ``redescending``, that is `ascend`. Rows whose gradient vanishes
+        make the step of the sites too short: the ELBO of robust-max may rise for thousands of
+        sweeps. Where latents are ``coupled``, it is a `sweep` with a Newton step on the means.
         """
-        return self.ascend(state) if self.likelihood.redescending else self.uphill_sweep(state)
+        if self.likelihood.redescending:
+            return self.ascend(state)
+        if not self.likelihood.coupled:
+            return self.uphill_sweep(state)
+        start, value = replace(state), self.sweep(state)
+        self._newton_step(state)
+        for _ in range(_MAX_HALVINGS):
+            if self.elbo(state) >= value - _MAX_FALL * self.rows.total_weight:
+                break
+            self._move(state, start, (state.precision, state.linear), 0.5, slice(None))
+        state.change = relative_change(state.mean, start.mean)
+        return value
+
+    def _newton_step(self, state):
+        """Take a Newton step on the means, with covariances held, halved until the ELBO rises.
+
+        Sites have the curvature in each latent alone. Where two classes compete, that in the
+        difference of their latents is twice as large, and that in the sum vanishes: steps of the
+        sites are too long in one direction, and too short in the other.
+        """
+        start, before, parts, slopes = state.mean, self.elbo(state), [], 0.0
+        for index in self.rows.chunks():
+            sites, design, _ = self.batch_sites(index, state)
+            A, residual, _, weights = self.batch(index)
+            var = residual[:, None] + design.variance(state.root)
+            hessian = self.likelihood.hessian(design.means(start), var)
+            parts.append((A, weights[:, None, None] * hessian))
+            slopes = slopes + design.total(weights[:, None] * sites.gradient)
+        gradient = self.prior[1] - self._by_prior(start) - self.rows.sum(slopes)[0]
+
+        def product(step):
+            by_rows = sum(times(hessian, A @ step.to(A.dtype).T).T @ A for A, hessian in parts)
+            return self._by_prior(step) + self.rows.sum(by_rows)[0]
+
+        precondition = preconditioner(state.root, self.prior[0], self.likelihood.relative)
+        step = newton_step(gradient, product, precondition)
+        for size in (*_SIZES, 0.0):
+            state.mean = start + size * step
+            if self._is_uphill(state, before):
+                break
+        state.linear = times(state.precision, state.mean)
+
+    def _is_uphill(self, state, before):
+        """Return whether the ELBO is at least that before a step, but for rounding errors."""
+        slack = max(_ROUNDING * abs(before), self._slack(before))
+        return self.elbo(state) >= before - slack
+
+    def _by_prior(self, mean):
+        """Return the products of the precision of the prior with means (c, p)."""
+        return mean if self._prior_moments is None else times(self.prior[0], mean)
 
     def stochastic_sweep(self, state, batches):
         """Take a step of decreasing size for each minibatch; return the mean ELBO estimate."""
@@ -372,7 +428,7 @@ class CoordinateAscent:
 
     def _rounding(self):
         """Return the rounding error of the precisions, relative to their mean diagonal."""
-        return gram_rounding(self.basis.size, self.rows.dtype)
+        return gram_rounding(self.basis.size, self.dtype)
 
     def _kl(self, state):
         """Return the Kullback-Leibler divergence to the prior, nats, a tensor."""

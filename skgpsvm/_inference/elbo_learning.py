@@ -72,8 +72,9 @@ class DifferentiableAscent(CoordinateAscent):
         totals, loss, kept = root.new_zeros(len(bases), *root.shape[1:]), 0.0, []
         by_theta, by_Z = torch.zeros_like(basis.theta), torch.zeros_like(basis.Z)
         for index in self.rows.chunks():
-            X, _, weights = self.rows.take(index)
-            features = self.batch(index)[0].view(len(bases), len(X), basis.size)
+            X, _, _ = self.rows.take(index)
+            features, _, _, weights = self.batch(index)
+            features = features.view(len(bases), len(X), basis.size)
             sites, _, _ = self.batch_sites(index, state)
             loss = loss + (weights * sites.loss).sum().double()
             kept.append([weights[:, None] * part for part in (sites.precision, sites.linear)])
@@ -81,7 +82,7 @@ class DifferentiableAscent(CoordinateAscent):
             groups = zip(bases, features, totals, *slopes, *moments, strict=True)
             for one, A, total, gradient, curvature, mean, covariances in groups:
                 m, p = one.n_projected, one.size
-                A, eye = A[:, :p], torch.eye(p, dtype=A.dtype, device=A.device)
+                A, eye = A[:, :p], torch.eye(p, dtype=X.dtype, device=A.device)
                 adjoint = -(gradient @ mean[:, :p].to(A.dtype))
                 for h, S in zip(curvature.T, covariances[:, :p, :p].to(A.dtype), strict=True):
                     adjoint -= (h[:, None] * A) @ S
@@ -90,7 +91,8 @@ class DifferentiableAscent(CoordinateAscent):
                 adjoint[:, :m] -= 2 * by_residual[:, None] * A[:, :m]
                 adjoint *= weights[:, None]
                 add_gram(total[:p, :p], A, adjoint)
-                parts = one.pull_back(X, adjoint, eye, weights * by_residual)
+                adjoints = adjoint.to(X.dtype), eye, (weights * by_residual).to(X.dtype)
+                parts = one.pull_back(X, *adjoints)
                 by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
         loss, totals, by_theta, by_Z = self.rows.sum(loss, totals, by_theta, by_Z)
         for one, total in zip(bases, totals, strict=True):
@@ -123,6 +125,8 @@ class ElboLearning(Stage):
     every_row : bool, default=False
         Whether every row is an inducing point that stays, and no site has a negative precision.
         The posterior of an evaluation is then that of the latent values, see `LatentAscent`.
+    dtype : torch.dtype, optional
+        That of products of features; by default that of the rows, in which features are computed.
 
     Notes
     -----
@@ -130,10 +134,11 @@ class ElboLearning(Stage):
     processes, for sites that are kept while hyperparameters change.
     """
 
-    def __init__(self, likelihood, kernels, rows, jitter, free, tol, every_row=False):
+    def __init__(self, likelihood, kernels, rows, jitter, free, tol, every_row=False, dtype=None):
         self.likelihood, self.kernels, self.jitter = likelihood, kernels, jitter
         self.rows = rows.gathered() if every_row else rows
         self._values = LatentRows(self.rows) if every_row else None
+        self._dtype = dtype or rows.dtype
         self.free, self._learns_noise = free, "noise" in free.names
         self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
 
@@ -151,7 +156,7 @@ class ElboLearning(Stage):
 
     def _whitened(self, theta, Z, noise):
         basis = whitened_basis(self.kernels, theta, Z, self.jitter)
-        return DifferentiableAscent(self.likelihood.at(noise), basis, self.rows)
+        return DifferentiableAscent(self.likelihood.at(noise), basis, self.rows, self._dtype)
 
     def _converge(self, ascent, state, best=math.nan):
         """Return the converged posterior at the basis of an ascent, and its ELBO."""
@@ -189,7 +194,7 @@ class ElboLearning(Stage):
 
         state.ended = self.free.maximize(value_and_gradients, state, self._least_gain)
         if self._values is not None:
-            sites = (part.to(self.rows.dtype) for part in (state.precision, state.linear))
+            sites = (part.to(self._dtype) for part in (state.precision, state.linear))
             best_posterior = self._whitened(**state.parameters()).posterior_of(*sites)
         state.mean, state.root = best_posterior.mean, best_posterior.root
 

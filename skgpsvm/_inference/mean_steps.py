@@ -48,6 +48,26 @@ def ascend_means(value_and_gradient, mean, precondition, slack):
     return mean, first
 
 
+def newton_step(gradient, product, precondition):
+    """Return the Newton step (c, p) at a gradient (c, p), by conjugate gradients.
+
+    ``product`` multiplies with minus the Hessian, which is positive definite; ``precondition`` is
+    as `preconditioner` returns it. Iterations end as those of `ascend_means` do.
+    """
+    step, residual, direction = torch.zeros_like(gradient), gradient, precondition(gradient)
+    norm = first = (gradient * direction).sum()
+    for _ in range(_MAX_STEPS):
+        if norm <= _PRECISION**2 * first:
+            break
+        curved = product(direction)
+        size = norm / (direction * curved).sum()
+        step, residual = step + size * direction, residual - size * curved
+        conditioned = precondition(residual)
+        last, norm = norm, (residual * conditioned).sum()
+        direction = conditioned + norm / last * direction
+    return step
+
+
 def preconditioner(root, prior_precision, relative):
     r"""Return a function that multiplies gradients (c, p) with an approximate inverse Hessian.
 

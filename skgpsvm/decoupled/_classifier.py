@@ -81,7 +81,7 @@ class DecoupledGPClassifier(GPClassifier):
         Device to compute on; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
         Precision of the covariance's features and of minibatches; "cg" always solves for the means
-        in float64. None is the dtype of X.
+        in float64. None is the dtype of X, but float32 for products while "cg" learns.
     random_state : int, RandomState instance or None, default=None
         Seeds k-means, the choice of bases, and the minibatches.
 

@@ -40,11 +40,14 @@ class Likelihood(torch.nn.Module, abc.ABC):
         Whether `log_prob` depends on the differences of latent values only.
     redescending : bool
         Whether the derivatives of `log_prob` vanish where it is low, as for a wrong label.
+    coupled : bool
+        Whether `log_prob` has mixed second derivatives, of which ``expected_hessian(mean, var)``
+        returns expectations (b, c, c) with all others, the same for all y.
     """
 
     latents_per_output = 1
     step = 1.0
-    relative = redescending = False
+    relative = redescending = coupled = False
 
     def at(self, parameters):
         """Return the same likelihood with other parameters.

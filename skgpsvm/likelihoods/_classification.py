@@ -79,7 +79,7 @@ class Softmax(Likelihood):
     """
 
     step = 0.7
-    relative = True
+    relative = coupled = True
 
     def log_prob(self, y, f) -> torch.Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
@@ -106,6 +106,27 @@ class Softmax(Likelihood):
         index = _index(y, mean)
         value = (mean.gather(-1, index) - log_sum)[..., 0]
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
+
+    def expected_hessian(self, mean, var):
+        """Return the expected second derivatives of `log_prob` in all latent values.
+
+        Parameters
+        ----------
+        mean, var : torch.Tensor of shape (b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        hessian : torch.Tensor of shape (b, c, c)
+            Negative semidefinite.
+        """
+
+        def second(f):
+            p = torch.softmax(f, 0).movedim(0, 1)
+            products = p @ p.mT / p.shape[-1]
+            return (products - torch.diag_embed(p.mean(-1))).flatten(1).T
+
+        return _over_draws(second, mean, var).unflatten(-1, (-1, mean.shape[-1]))
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         def log_mean(f):

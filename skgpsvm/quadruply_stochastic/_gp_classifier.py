@@ -94,7 +94,8 @@ class QSGPClassifier(GPClassifier):
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
         Precision of the features and their products, which are summed in float64. None is the
-        dtype of X. Kernels at rows with ``solver="cg"`` are always float64.
+        dtype of X, but float32 while hyperparameters are learned. Kernels at rows with
+        ``solver="cg"`` are always float64.
     random_state : int, RandomState instance or None, default=None
         Seeds k-means, the random frequencies, the subsamples of rows and the minibatches.
 

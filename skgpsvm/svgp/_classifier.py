@@ -80,8 +80,8 @@ class SVGPClassifier(GPClassifier):
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Precision of the passes over rows; None is that of X. The algebra of inducing points is
-        always in float64.
+        Precision of the passes over rows; None is that of X, but float32 for products while
+        "collapsed" learns. The algebra of inducing points is always in float64.
     random_state : int, RandomState instance or None, default=None
         Seeds k-means and the minibatches.
 
