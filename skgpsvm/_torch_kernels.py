@@ -125,9 +125,14 @@ def directions(kernel):
 
 
 def theta_bounds(kernel, device):
-    """Return the bounds of the theta of a scikit-learn kernel, (k, 2); k may be zero."""
-    bounds = [part.bounds.reshape(-1, 2) for part in latent_kernels(kernel)]
-    return torch.tensor(np.concatenate(bounds), device=device)
+    """Return the bounds of the theta of a scikit-learn kernel, (k, 2); k may be zero.
+
+    They are read once. ``kernel.bounds`` reads those of a term up to four times for each operator
+    that it is nested in.
+    """
+    parts = [h for part in latent_kernels(kernel) for h in part.hyperparameters if not h.fixed]
+    bounds = np.concatenate([np.empty((0, 2)), *(part.bounds for part in parts)])
+    return torch.tensor(np.log(bounds), device=device)
 
 
 class TorchKernel(ABC):

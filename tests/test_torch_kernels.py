@@ -144,11 +144,25 @@ def test_theta_is_an_argument(kernel):
     assert_allclose(k(tX, tZ, moved), expected, rtol=1e-12, atol=1e-12)
 
 
-@each([RBF(ARD) + Matern(2.0, "fixed"), 1.5 * RBF(2.0), RBF(ARD, "fixed")])
+@each([*LEAVES, *COMPOSITES, RBF(ARD) + Matern(2.0, "fixed"), RBF(ARD, "fixed")])
 def test_bounds_have_a_row_for_each_entry_of_theta(kernel):
     bounds = theta_bounds(kernel, torch.device("cpu"))
     assert bounds.shape == (kernel.n_dims, 2)
     assert_allclose(bounds.ravel(), kernel.bounds.ravel(), rtol=0)
+
+
+def test_bounds_of_nested_terms_are_read_once():
+    class Counted(RBF):
+        n_reads = 0
+
+        @property
+        def hyperparameters(self):
+            type(self).n_reads += 1
+            return super().hyperparameters
+
+    kernel = 2.0 * (1.0 * Counted() + ConstantKernel()) + WhiteKernel()
+    theta_bounds(kernel, torch.device("cpu"))
+    assert Counted.n_reads == 1
 
 
 @each(LEAVES + COMPOSITES)
