@@ -28,9 +28,24 @@ def calibrated_scores(mean, var, temperature, intercept):
     return (temperature * mean + intercept) / (1 + math.pi / 8 * temperature**2 * var).sqrt()
 
 
-def tempered(log_p, power):
-    """Return logarithms of the probabilities (..., n_classes) that are raised to a power."""
-    return log_p if power == 1 else (power * log_p).log_softmax(-1)
+def tempered(log_p, power, log_frequencies=()):
+    """Return log probabilities (..., n_classes) whose ratios to frequencies are raised to a power.
+
+    Without ``log_frequencies``, a tuple of floats, classes are equally frequent.
+    """
+    if power == 1:
+        return log_p
+    base = log_p.new_tensor(log_frequencies) if log_frequencies else 0.0
+    return (base + power * (log_p - base)).log_softmax(-1)
+
+
+def log_frequencies_of(n_classes, targets, weights):
+    """Return the logarithms of the class frequencies, a tensor (n_classes,).
+
+    Half a row of each class keeps the frequencies positive.
+    """
+    counts = torch.bincount(targets, weights.double(), n_classes) + 0.5
+    return (counts / counts.sum()).log()
 
 
 def log_probability(logits):
@@ -102,9 +117,7 @@ class Calibration(_Fitted):
     @classmethod
     def prior(cls, n_latents, targets, weights):
         """Return the calibration before any rows, with the class frequencies of given targets."""
-        # Half a row of each class keeps the frequencies positive.
-        counts = torch.bincount(targets, weights.double(), max(n_latents, 2)) + 0.5
-        logs = (counts / counts.sum()).log()
+        logs = log_frequencies_of(max(n_latents, 2), targets, weights)
         logs = logs if n_latents > 1 else logs[1:] - logs[:1]
         return cls(log_frequencies=tuple(logs.tolist()))
 
@@ -159,16 +172,25 @@ class Tempering(_Fitted):
     """Power that the class probabilities of a likelihood are raised to.
 
     One-vs-rest models, and priors of hyperparameters that keep weak signals small, make
-    probabilities too cautious where classes are well separated. Leave-one-out predictions show it.
+    probabilities too cautious where classes are well separated. Functions that fit single rows make
+    them too certain. Predictions of rows without them show it.
     """
 
     values: tuple = (0.0,)
     precision: tuple = ((_POWER_PRIOR_STD**-2,),)
+    # Of the classes, which probabilities tend to as the power falls; of equal ones if empty
+    log_frequencies: tuple = ()
 
     @classmethod
     def of_prior(cls, spread):
         """Return the tempering before any rows, with a prior deviation of the power's logarithm."""
         return cls(precision=((spread**-2,),))
+
+    @classmethod
+    def to_frequencies(cls, n_classes, targets, weights):
+        """Return the tempering before any rows, towards the class frequencies of given targets."""
+        logs = log_frequencies_of(n_classes, targets, weights)
+        return cls(log_frequencies=tuple(logs.tolist()))
 
     @property
     def power(self):
@@ -181,7 +203,8 @@ class Tempering(_Fitted):
         ``log_p`` are leave-one-out log probabilities of the likelihood, (n, n_classes). Where the
         power is not learned, only the loss is summed.
         """
-        derivatives = partial(_power_derivatives, log_p, targets, weights)
+        base = log_p.new_tensor(self.log_frequencies) if self.log_frequencies else 0.0
+        derivatives = partial(_power_derivatives, log_p - base, base, targets, weights)
         return self._after(derivatives, weights.sum(), _POWER_BOUNDS if learns else None)
 
 
@@ -245,15 +268,16 @@ def _loss_derivatives(mean, var, offset, targets, weights, values):
     return -(weights @ log_likelihood), gradient, hessian
 
 
-def _power_derivatives(log_p, targets, weights, values):
+def _power_derivatives(log_ratios, base, targets, weights, values):
     r"""Return the weighted loss, and its gradient and Hessian in the logarithm of the power.
 
-    The derivatives of the logits :math:`\ell = s \log p` in :math:`\log s` are :math:`\ell`. With
-    the tempered probabilities q, those of the loss of a row of class y are
+    With log ratios r of the probabilities to the frequencies, whose logarithms are b, the logits
+    are :math:`b + \ell` with :math:`\ell = s r`, and their derivatives in :math:`\log s` are
+    :math:`\ell`. With the tempered probabilities q, those of the loss of a row of class y are
     :math:`E_q \ell - \ell_y` and :math:`\mathrm{Var}_q \ell + E_q \ell - \ell_y`.
     """
-    logits = values.exp() * log_p
-    log_q = logits.log_softmax(1)
+    logits = values.exp() * log_ratios
+    log_q = (base + logits).log_softmax(1)
     mean = (log_q.exp() * logits).sum(1, keepdim=True)
     variance = (log_q.exp() * (logits - mean).square()).sum(1)
     own = targets[:, None]

@@ -249,14 +249,15 @@ class ClassProbabilities(ABC):
 class LikelihoodProbabilities(ClassProbabilities):
     """Class probabilities of a likelihood, raised to a power, see `Tempering`."""
 
-    def __init__(self, likelihood, n_classes, power=1.0):
-        self._likelihood, self._n_classes, self._power = likelihood, n_classes, power
+    def __init__(self, likelihood, n_classes, power=1.0, log_frequencies=()):
+        self._likelihood, self._n_classes = likelihood, n_classes
+        self._power, self._log_frequencies = power, log_frequencies
 
     def of_moments(self, mean, var):
         p = self._likelihood.predict(mean, var)
         log_p = p.clamp_min(torch.finfo(p.dtype).tiny).log()
         if self._power != 1:
-            log_p = tempered(log_p, self._power)
+            log_p = tempered(log_p, self._power, self._log_frequencies)
             p = log_p.exp()
         scores = log_p[:, 1:] - log_p[:, :1] if p.shape[1] == 2 else log_p
         return Predictive(scores, log_p, p)
@@ -265,7 +266,8 @@ class LikelihoodProbabilities(ClassProbabilities):
         mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
         codes = torch.arange(self._n_classes)[:, None].expand(-1, len(mean))
         log_p = torch.stack([self._likelihood.log_prob(code, mean) for code in codes], -1)
-        return tempered(log_p, self._power).exp().numpy().reshape(*latents.shape[:-1], -1)
+        log_p = tempered(log_p, self._power, self._log_frequencies)
+        return log_p.exp().numpy().reshape(*latents.shape[:-1], -1)
 
 
 class CalibratedProbabilities(ClassProbabilities):

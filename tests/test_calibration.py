@@ -20,6 +20,7 @@ from skgpsvm._calibration import (
     argmax_scores,
     calibrated_scores,
     log_probability,
+    tempered,
 )
 from skgpsvm._predictive import CalibratedProbabilities
 
@@ -91,9 +92,9 @@ def test_tempering_minimizes_the_penalized_loss(c):
         log_p = log_probability(mean)
 
         def loss(log_power, log_p=log_p, y=y, weights=weights):
-            tempered = torch.log_softmax(math.exp(log_power) * log_p, 1)
+            log_q = torch.log_softmax(math.exp(log_power) * log_p, 1)
             penalty = 0.5 * (log_power / 0.5) ** 2
-            return penalty - (weights * tempered[torch.arange(150), y]).sum().item()
+            return penalty - (weights * log_q[torch.arange(150), y]).sum().item()
 
         best = minimize_scalar(loss, bounds=(-2, 2), method="bounded", options={"xatol": 1e-8})
         found = Tempering().updated(log_p, y, weights)
@@ -102,6 +103,25 @@ def test_tempering_minimizes_the_penalized_loss(c):
         assert found.weight == pytest.approx(weights.sum().item())
         # The slope of the generator is 1.5; a standard deviation of the logarithm is 0.15.
         assert 1 < found.power < 2.4
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_tempering_to_frequencies_minimizes_the_penalized_loss(c):
+    mean, _, y, weights = logistic_rows(150, c, 0)
+    log_p, n = log_probability(2 * mean), max(c, 2)
+    counts = torch.bincount(y, weights, n) + 0.5
+    base = (counts / counts.sum()).log()
+
+    def loss(log_power):
+        logits = base + math.exp(log_power) * (log_p - base)
+        penalty = 0.5 * (log_power / 0.5) ** 2
+        return penalty - (weights * logits.log_softmax(1)[torch.arange(150), y]).sum().item()
+
+    best = minimize_scalar(loss, bounds=(-2, 2), method="bounded", options={"xatol": 1e-8})
+    found = Tempering.to_frequencies(n, y, weights).updated(log_p, y, weights)
+    assert found.values[0] == pytest.approx(best.x, abs=1e-3)
+    vanishing = tempered(log_p, 1e-9, found.log_frequencies)
+    np.testing.assert_allclose(vanishing, base.expand_as(log_p), atol=1e-6)
 
 
 def test_tempering_of_rows_in_parts_is_that_of_all():

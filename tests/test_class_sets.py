@@ -159,7 +159,7 @@ def test_every_row_of_a_stream_counts_up_to_a_number(monkeypatch):
 @pytest.mark.parametrize(
     "model",
     [
-        QSRVMClassifier(n_basis=10, random_state=0),
+        QSRVMClassifier(n_basis=10, optimizer=None, random_state=0),
         DecoupledGPClassifier(optimizer=None, random_state=0),
         DecoupledGPClassifier(solver="sgd", max_iter=2, random_state=0),
     ],

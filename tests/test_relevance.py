@@ -26,6 +26,7 @@ from skgpsvm.quadruply_stochastic import _rvm_training
 from skgpsvm.quadruply_stochastic._relevance import (
     PRECISIONS,
     BiasedDictionary,
+    HeldOutFit,
     RelevanceSweeps,
     fixed_point,
     joint_precisions,
@@ -267,9 +268,8 @@ def test_weights_of_rows_are_repetitions(kind, mean_field):
         sweeps = RelevanceSweeps(LikelihoodSites(kind, 1), torch_kernel(RBF(1.0)), rows, **options)
         state = start_of(sweeps, data)
         values = [bound_after_step(sweeps, state) for _ in range(5)]
-        moments = [sweeps.moments(state, rows)]
-        densities, weights, _ = sweeps.noise_by_predictive_density(state.noise, moments)
-        found.append([*values, weights @ densities])
+        fit = sweeps.held_out_fit(state.noise, sweeps.moments(state, rows), shrinks=True)
+        found.append([*values, fit.weights @ fit.densities])
     assert_allclose(*found, rtol=1e-8)
 
 
@@ -315,6 +315,57 @@ def test_intervals_cover_rows_that_evidence_is_too_sure_of(n, d):
     mean, std = model.predict(X[n:], return_std=True)
     # With the noise that maximizes the evidence it is 0.77 and 0.78.
     assert 0.93 < np.mean(np.abs(y[n:] - mean) < 1.96 * std) < 0.99
+
+
+# Held-out rows
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.4, 2.0])
+def test_share_and_noise_maximize_the_density_of_held_out_rows(slope):
+    rng = np.random.default_rng(0)
+    mean, var = rng.normal(size=(200, 1)), rng.uniform(0.1, 0.5, (200, 1))
+    y = 1.0 + slope * (mean - 1.0) + 0.3 * rng.normal(size=(200, 1))
+    weights = rng.uniform(0.5, 2.0, 200)
+    sweeps = sweeps_of(Gaussian([0.25]), X, Y, noise_bounds=WIDE)
+    moments = tuple(map(t64, (y, weights, mean, var)))
+    center = np.average(y[:, 0], weights=weights)
+
+    def loss(parameters):
+        share, log_noise = parameters
+        total = share**2 * var + np.exp(log_noise)
+        squares = (y - center - share * (mean - center)) ** 2 / total
+        return 0.5 * weights @ (np.log(2 * np.pi * total) + squares)[:, 0]
+
+    best = minimize(loss, [0.5, -1.0], bounds=[(0, 1), (-14, 5)], tol=1e-12)
+    fit = sweeps.held_out_fit(t64([0.0]), moments, shrinks=True)
+    assert_allclose([fit.share.item(), fit.noise.item()], best.x, atol=1e-3)
+    assert_allclose(fit.weights @ fit.densities, -best.fun, rtol=1e-6)
+    plain = sweeps.held_out_fit(t64([0.0]), moments)
+    assert plain.share.item() == 1
+
+
+def test_calibrated_latents_are_a_share_of_their_deviations():
+    sweeps, state = settled(Gaussian([0.25]), Y, noise_bounds=WIDE)
+    share, center, others = t64([0.3]), t64([0.7]), t64([[0.2], [0.9]])
+    fit = HeldOutFit(None, None, t64([-1.0]), share, center)
+    found, moments = fit.calibrated(state), []
+    for each in (state, found):
+        bases = BiasedDictionary(sweeps._kernel, each.theta, each.bases, each.precisions)
+        posterior = WeightPosterior(bases, each.coef, each.diag, each.columns)
+        moments.append(posterior.marginals(others))
+    (mean, var), (shrunk, less) = moments
+    assert_allclose(shrunk, 0.7 + 0.3 * (mean - 0.7), rtol=1e-12)
+    assert_allclose(less, 0.3**2 * var, rtol=1e-12)
+    assert found.noise.item() == max(-1.0, state.noise.item())
+
+
+def test_probabilities_are_tempered_by_held_out_rows():
+    data, y = ring(60, 3)
+    fits = [QSRVMClassifier(optimizer=o, random_state=0).fit(data, y) for o in ("auto", None)]
+    assert [fit.temperature_ == 1 for fit in fits] == [False, True]
+    assert fits[0]._tempering.weight == 60  # each row is held out once
+    frequencies = (np.bincount(y) + 0.5) / 61.5
+    assert_allclose(np.exp(fits[0]._tempering.log_frequencies), frequencies)
 
 
 # Sparsity and accuracy
@@ -557,7 +608,9 @@ def test_probabilities_of_rare_classes(kind, n):
 def test_class_weights_multiply():
     data, y = ring(60, 2)
     fits = [
-        QSRVMClassifier(RBF(1.0, "fixed"), class_weight=weight).fit(data, y, sample_weight=rows)
+        QSRVMClassifier(RBF(1.0, "fixed"), class_weight=weight, random_state=0).fit(
+            data, y, sample_weight=rows
+        )
         for weight, rows in (({1: 3.0}, None), (None, 1 + 2.0 * (y == 1)))
     ]
     assert_array_equal(*(fit.predict_proba(data) for fit in fits))
@@ -604,7 +657,7 @@ def test_chunks_of_rows_change_nothing_but_roundings(monkeypatch):
     fits = []
     for entries in (2**22, 1):
         monkeypatch.setattr("skgpsvm.quadruply_stochastic._relevance._CHUNK_ENTRIES", entries)
-        fits.append(QSRVMClassifier(RBF(1.0, "fixed")).fit(data, y))
+        fits.append(QSRVMClassifier(RBF(1.0, "fixed"), random_state=0).fit(data, y))
     assert_allclose(*(fit.predict_proba(data) for fit in fits), atol=1e-6)
 
 

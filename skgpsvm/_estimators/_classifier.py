@@ -166,8 +166,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
-        likelihood = classification_sites(self._likelihood, len(self.classes_)).likelihood
-        return LikelihoodProbabilities(likelihood, len(self.classes_), self._tempering.power)
+        n_classes, tempering = len(self.classes_), self._tempering
+        likelihood = classification_sites(self._likelihood, n_classes).likelihood
+        tempered_by = tempering.power, tempering.log_frequencies
+        return LikelihoodProbabilities(likelihood, n_classes, *tempered_by)
 
     def _earlier_tempering(self, streamed):
         """Return the `Tempering` from which the power of a fit is learned.
@@ -198,7 +200,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _of_tempering(self, found, log_p, targets, weights, streamed=False):
         """Return the fitted attributes of a `Tempering` that was found, see `_tempered`."""
-        scores = self._scores(tempered(log_p, found.power), targets, weights, streamed)
+        log_p = tempered(log_p, found.power, found.log_frequencies)
+        scores = self._scores(log_p, targets, weights, streamed)
         return {"_tempering": found, "temperature_": found.power, "_left_out": scores}
 
     def _tempering_of_learning(self, left_out):

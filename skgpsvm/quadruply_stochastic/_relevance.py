@@ -2,7 +2,8 @@
 
 import math
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -87,6 +88,29 @@ class RelevanceState(State):
     change: float = math.inf  # absolute change of the objective in the last sweep, in nats
     n_pruned: int = 0  # number of functions that the last sweep pruned
     per_weight: bool = False  # whether precisions are set one by one, see `per_weight_precisions`
+
+
+class HeldOutFit(NamedTuple):
+    """Densities of held-out rows, and the parameters that maximize them."""
+
+    densities: torch.Tensor  # (n,): log predictive densities, nats
+    weights: torch.Tensor  # (n,): weights of the rows
+    noise: torch.Tensor  # (s,): logarithms of the noise
+    share: torch.Tensor  # (c,), between 0 and 1: factor of the latents' deviations from the center
+    center: torch.Tensor | None = None  # (c,): means of the targets; None if the noise is fixed
+
+    def calibrated(self, state):
+        """Return a `RelevanceState` with at least this noise and this share of the latents."""
+        share = self.share[:, None]
+        coef = share * state.coef
+        coef[:, -1] += (1 - self.share) * self.center
+        return replace(
+            state,
+            noise=state.noise.maximum(self.noise),
+            coef=coef,
+            diag=share * state.diag,
+            columns=share[:, None] * state.columns,
+        )
 
 
 class RelevanceSweeps(Stage):
@@ -186,23 +210,39 @@ class RelevanceSweeps(Stage):
             parts.append((y, weights.double(), *moments))
         return rows.collect(*map(torch.cat, zip(*parts, strict=True)))
 
-    def noise_by_predictive_density(self, noise, moments):
-        """Learn the noise on held-out rows of several fits, by their predictive density.
+    def held_out_fit(self, noise, moments, *, shrinks=False):
+        """Learn the noise and the share of the latents from held-out rows; return a `HeldOutFit`.
 
-        A model of few functions has too small variances to assess its means by. ``moments`` has the
-        result of `moments` for each fit. Returns the log predictive density of each held-out row at
-        the learned noise, nats, the rows' weights, and this noise, which is the initial one if that
-        is fixed.
+        A model of few functions has too small variances to assess its means by, and functions that
+        fit single rows make its means too large. Where the noise is fixed, nothing is learned, and
+        the share is only where ``shrinks`` is true.
+
+        Parameters
+        ----------
+        noise : Tensor of shape (s,)
+            Where the logarithms of the noise start.
+        moments : tuple of tensors
+            See `moments`.
         """
-        y, weights, *moments = (torch.cat(part) for part in zip(*moments, strict=True))
+        y, weights, mean, var = moments
+        share = mean.new_ones(mean.shape[1])
+        if self._noise_bounds is None:
+            likelihood = self._sites.at(noise).likelihood
+            return HeldOutFit(likelihood.log_marginal(y, mean, var), weights, noise, share)
+        center, sizes = weights @ y / weights.sum(), (len(noise), len(share))
 
-        def densities(noise):
-            return self._sites.at(noise).likelihood.log_marginal(y, *moments)
+        def densities(values):
+            noise, share = values.split(sizes)
+            shrunk = center + share * (mean - center), share.square() * var
+            return self._sites.at(noise).likelihood.log_marginal(y, *shrunk)
 
-        if self._noise_bounds is not None:
-            value = by_autograd(lambda noise: weights @ densities(noise))
-            noise, _ = lbfgs(value, noise, self._noise_bounds, _MAX_NOISE_STEPS)
-        return densities(noise), weights, noise
+        bounds = [
+            self._noise_bounds.expand(len(noise), 2),
+            share[:, None] * share.new_tensor([0 if shrinks else 1, 1]),
+        ]
+        value = by_autograd(lambda values: weights @ densities(values))
+        best, _ = lbfgs(value, torch.cat([noise, share]), torch.cat(bounds), _MAX_NOISE_STEPS)
+        return HeldOutFit(densities(best), weights, *best.split(sizes), center)
 
     # Parts of a sweep
 

@@ -9,6 +9,7 @@ from ._rvm_training import (
     is_learned,
     rvm_attributes,
     take_rvm_steps,
+    tempered_attributes,
 )
 
 
@@ -51,7 +52,8 @@ class QSRVMClassifier(GPClassifier):
         Whether length scales are learned, by threefold cross-validation on at most 500 rows. All
         are multiplied by one factor: the largest whose log loss is within a standard error of the
         best. All rows of rare classes are among the 500. Other hyperparameters of the kernel are
-        fixed, and so are length scales if there are fewer than 3 rows.
+        fixed, and so are length scales if there are fewer than 3 rows. With "auto", held-out rows
+        also determine ``temperature_``.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
         `partial_fit` takes one pass, which learns the precisions further and prunes functions.
@@ -87,6 +89,10 @@ class QSRVMClassifier(GPClassifier):
         The bound after each sweep, or its estimate in each pass.
     n_iter_ : int
         Number of sweeps or passes.
+    temperature_ : float
+        Power that the ratios of class probabilities to class frequencies are raised to, learned
+        with sweeps from held-out rows. If nothing is learned, it is 1, or that of the fit that a
+        warm start continues.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -176,4 +182,7 @@ class QSRVMClassifier(GPClassifier):
         return take_rvm_steps(self, problem, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        return rvm_attributes(self, models, summaries)
+        return {
+            **rvm_attributes(self, models, summaries),
+            **tempered_attributes(self, summaries[0].left_out),
+        }

@@ -66,6 +66,7 @@ class QSRVMRegressor(GPRegressor):
         fixed, and so are length scales if there are fewer than 3 rows. The noise maximizes the
         evidence. After sweeps, the noise of predictions is at least the value with the highest
         density of held-out rows: those of all three folds, or of one if there are more than 500.
+        Those rows also determine how far predictions deviate from the mean of y.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
         `partial_fit` takes one pass, which learns the precisions further and prunes functions.

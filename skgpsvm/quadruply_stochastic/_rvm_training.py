@@ -1,6 +1,5 @@
 """Fits of relevance vector machines."""
 
-import math
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -9,6 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
+from .._calibration import Tempering
 from .._estimators import FOLLOWED
 from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.initialization import median_scales, with_lengths
@@ -116,8 +116,8 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         if has_lengths:
             start = fits.select_length_scales(start, subset)
         if in_steps and noise_bounds is not None:
-            *_, held_out = fits.cross_validate(start, _folds(subset, random_state), "noise")
-            start = replace(start, noise=tuple(held_out.tolist()))
+            held_out = fits.cross_validate(start, _folds(subset, random_state), "noise")
+            start = replace(start, noise=tuple(held_out.noise.tolist()))
     if in_steps:
         functions = _functions(rows, estimator.n_basis, random_state).cpu().numpy()
         precisions = np.ones((estimator._make_likelihood().n_latents, len(functions) + 1))
@@ -125,16 +125,23 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         support = support_rows(rows, estimator._solver().n_support, random_state)
         return take_rvm_steps(estimator, problem, model, support, noise_bounds=noise_bounds)
     sweeps, state = fits.initialize(start, rows)
-    min_noise = torch.full_like(state.noise, -math.inf)
-    if learns and noise_bounds is not None:
+    held_out, left_out = None, None
+    if learns:
         n_folds = 1 if rows.n_rows > _CV_ROWS else _N_FOLDS
         folds = islice(_folds(rows, random_state), n_folds)
-        *_, min_noise = fits.cross_validate(start, folds, "noise")
+        if noise_bounds is not None:
+            held_out = fits.cross_validate(start, folds, "noise", shrinks=True)
+        elif not noise:
+            # Fits that have not converged are more cautious than the one that is calibrated.
+            *_, moments = fits.predict_folds(start, folds, "calibration", estimator.max_iter)
+            n_classes = len(estimator.classes_)
+            labels = rows.collect(rows.targets, rows.weights)
+            left_out = Tempering.to_frequencies(n_classes, *labels), moments
 
     def evaluate(state):
-        # The ELBO keeps its noise; predictions have at least that of the held-out rows.
-        model = start.at(replace(state, noise=state.noise.maximum(min_noise)))
-        return [model], [Summary(state.objective)]
+        # The ELBO is that of the noise and the weights before they are calibrated.
+        state = state if held_out is None else held_out.calibrated(state)
+        return [start.at(state)], [Summary(state.objective, left_out)]
 
     curve = problem.run_stage("posterior", sweeps, state, estimator.max_iter, evaluate)
     (model,), (summary,) = evaluate(state)
@@ -163,15 +170,20 @@ class RelevanceFits:
         given = start.state(rows.device)
         return sweeps, sweeps.init(given["theta"], given["noise"], functions)
 
-    def cross_validate(self, start, folds, stage):
-        """Return `RelevanceSweeps.noise_by_predictive_density` of the held-out rows."""
+    def predict_folds(self, start, folds, stage, max_sweeps=_CV_SWEEPS):
+        """Return the last fold's sweeps and noise, and `RelevanceSweeps.moments` of all folds."""
         moments = []
         for i, (training_rows, held_out_rows) in enumerate(folds):
             sweeps, state = self.initialize(start, training_rows)
             name = f"{stage}, fold {i}"
-            self.problem.run_stage(name, sweeps, state, _CV_SWEEPS, must_converge=False)
+            self.problem.run_stage(name, sweeps, state, max_sweeps, must_converge=False)
             moments.append(sweeps.moments(state, held_out_rows))
-        return sweeps.noise_by_predictive_density(state.noise, moments)
+        return sweeps, state.noise, tuple(map(torch.cat, zip(*moments, strict=True)))
+
+    def cross_validate(self, start, folds, stage, *, shrinks=False):
+        """Return the `HeldOutFit` of some folds."""
+        sweeps, noise, moments = self.predict_folds(start, folds, stage)
+        return sweeps.held_out_fit(noise, moments, shrinks=shrinks)
 
     def select_length_scales(self, start, rows):
         """Return a model with the longest length scales that cross-validation does not rule out.
@@ -186,7 +198,7 @@ class RelevanceFits:
             self.cross_validate(model, folds, f"length scales times {factor:.3g}")
             for factor, model in zip(_FACTORS, models, strict=True)
         ]
-        densities, weights = [values for values, *_ in found], found[0][1]
+        densities, weights = [fit.densities for fit in found], found[0].weights
         highest = max(densities, key=lambda values: (weights @ values).item())
         longest = max(
             i for i, values in enumerate(densities) if _is_as_good(values, highest, weights)
@@ -240,6 +252,19 @@ def _limits(solver, model, given, noise_bounds):
         return None
     limits = torch.cat([theta, noise if noise_bounds is None else noise_bounds.expand_as(noise)])
     return limits if len(limits) else None
+
+
+def tempered_attributes(estimator, left_out):
+    """Return the fitted attributes of a classifier that held-out rows determine, a dict.
+
+    ``left_out`` has the `Tempering` before any rows, and moments; without it nothing was learned.
+    """
+    if left_out is None:
+        return {"temperature_": estimator._tempering.power}
+    prior, (targets, weights, mean, var) = left_out
+    log_p = estimator._log_p_of(mean, var)
+    tempering = prior.updated(log_p, targets, weights)
+    return estimator._of_tempering(tempering, log_p, targets, weights)
 
 
 def rvm_attributes(estimator, models, summaries):
