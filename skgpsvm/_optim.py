@@ -147,8 +147,8 @@ class FlatParameters:
     """
 
     def __init__(self, names, units, bounds):
+        self.names, self._bounds = names, bounds
         self._units = {name: units.get(name, 1.0) for name in names}
-        self._bounds = bounds
 
     def vector(self, state):
         """Return the tensors of a state as a vector (k,)."""

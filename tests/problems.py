@@ -328,3 +328,21 @@ class Source:
 def every(d):
     """Return the `RequestedTerms` of a model with an effect of each of d numbers."""
     return TermNames(None).requested(None, np.zeros(d, bool))
+
+
+def average_information(cov, theta, targets):
+    """Return the average information (k, k) of a covariance, by central differences.
+
+    ``cov`` takes a dict of hyperparameters; those of ``theta`` come one after the other.
+    """
+    sizes = [own.numel() for own in theta.values()]
+
+    def at(vector):
+        parts = zip(theta.items(), vector.split(sizes), strict=True)
+        return cov({name: part.view_as(own) for (name, own), part in parts})
+
+    point = torch.cat([own.reshape(-1) for own in theta.values()])
+    C, steps = at(point), 1e-5 * torch.eye(len(point), dtype=point.dtype)
+    alpha = torch.linalg.solve(C, targets)
+    moves = torch.stack([(at(point + step) - at(point - step)) @ alpha / 2e-5 for step in steps])
+    return 0.5 * moves @ torch.linalg.solve(C, moves.T)

@@ -21,12 +21,9 @@ from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive import _ascent
-from skgpsvm.additive._bound import (
-    AdditivePosterior,
-    Sums,
-    products,
-)
+from skgpsvm.additive._bound import Sums, products
 from skgpsvm.additive._defaults import DEFAULTS
+from skgpsvm.additive._posterior import AdditivePosterior
 from skgpsvm.additive._search import TermSearch
 from skgpsvm.callbacks import Checkpoint
 
@@ -197,6 +194,7 @@ def test_streams_warn_of_rows_outside_the_range_of_the_first():
         model.partial_fit(data[~first], y[~first])
 
 
+@on_set_bounds
 def test_rows_of_another_likelihood_are_refused():
     data, y = friedman(60)
     model = AdditiveGPRegressor(**quick).fit(data, y).set_params(likelihood="laplace")
@@ -539,6 +537,7 @@ def test_effects_of_noise_are_dropped_together_and_many_weak_ones_are_not(kind):
     assert len(kind(interactions=None).fit(X, weak).terms_) > 8
 
 
+@on_set_bounds
 def test_found_pair_must_gain_more_than_chance_would():
     rng = np.random.default_rng(0)
     data = rng.uniform(size=(500, 3))
@@ -727,3 +726,15 @@ def test_a_stream_keeps_the_power_of_its_first_rows():
     model = AdditiveGPClassifier(interactions=0, random_state=0).partial_fit(X[:60], y[:60])
     power = model.temperature_
     assert model.partial_fit(X[60:], y[60:]).temperature_ == power != 1
+
+
+def test_classes_have_the_same_hyperparameters():
+    data, y = friedman(150)
+    labels = np.digitize(y, np.quantile(y, [0.3, 0.7]))
+    for sparse in (True, False):
+        model = AdditiveGPClassifier(sparse=sparse, interactions=None).fit(data, labels)
+        first, *others = (latent.theta for latent in model._latents)
+        assert len(others) == 2
+        for other in others:
+            assert_allclose(other["length"], first["length"], rtol=0)
+            assert_allclose(other["variance"], first["variance"], rtol=0)

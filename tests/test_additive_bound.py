@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from oracles import differences
-from problems import rows_of, t64
+from problems import average_information, rows_of, t64
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
@@ -18,18 +18,17 @@ from skgpsvm._sites import LikelihoodSites
 from skgpsvm.additive import _interactions, _processes
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._bound import (
-    AdditivePosterior,
+    EffectsBound,
     Sums,
-    collapsed,
-    collapsed_and_slopes,
     gains,
     precision_root,
     products,
 )
+from skgpsvm.additive._fixed_processes import Levels
 from skgpsvm.additive._interactions import score_moments
+from skgpsvm.additive._posterior import AdditivePosterior
 from skgpsvm.additive._processes import (
     Chebyshev,
-    Levels,
     uniform_moments,
 )
 from skgpsvm.additive._site_ascent import SiteAscent
@@ -53,7 +52,7 @@ forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 @pytest.fixture
 def no_jitter(monkeypatch):
-    monkeypatch.setattr(_processes, "_JITTER", 0)
+    monkeypatch.setattr(_processes, "JITTER", 0)
 
 
 def tiny(points=None, size=34):
@@ -86,6 +85,11 @@ def sums_of(basis, weights=None, y=Y):
     )
 
 
+def collapsed(effects, sums, noise, *form):
+    """Return the value of the collapsed bound of one latent."""
+    return EffectsBound(effects, sums, noise, *form).value
+
+
 def posterior_of(basis, form=("full", None)):
     effects, var = basis.at(THETA), THETA["noise"].exp()
     gram, cross, _ = products(effects, sums_of(basis))
@@ -104,19 +108,19 @@ def posterior_of(basis, form=("full", None)):
 def test_collapsed_bound(no_jitter, form, value):
     basis = tiny()
     found = collapsed(basis.at(THETA), sums_of(basis), THETA["noise"], *form)
-    assert_allclose(found.item(), value, **DIGITS)
+    assert_allclose(found, value, **DIGITS)
 
 
 def test_weights_replicate_rows(no_jitter):
     basis = tiny()
     found = collapsed(basis.at(THETA), sums_of(basis, [1, 2, 1, 3, 1]), THETA["noise"])
-    assert_allclose(found.item(), -10.3665270008, **DIGITS)
+    assert_allclose(found, -10.3665270008, **DIGITS)
 
 
 def test_points_at_all_rows_give_the_exact_evidence(no_jitter):
     basis = tiny({j: t64(X[:, j]) for j in range(2)})
     found = collapsed(basis.at(THETA), sums_of(basis), THETA["noise"])
-    assert_allclose(found.item(), -6.4239220869, **DIGITS)
+    assert_allclose(found, -6.4239220869, **DIGITS)
     mean, var = posterior_of(basis).effect_marginals(NEW)
     assert_allclose(mean[:, 1], [-0.3386277407, 0.3636233532], **DIGITS)
     assert_allclose(var[:, 1], [0.0926205995, 0.0839273914], **DIGITS)
@@ -186,20 +190,72 @@ def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
     assert_allclose(state.objective, value, rtol=0, atol=1e-7)
 
 
+def two_latents(basis):
+    """Return the sums of two latents of Gaussian noise."""
+    parts = [sums_of(basis), sums_of(basis, [1, 2, 1, 3, 1], Y[::-1].copy())]
+    gram, cross = (torch.stack([getattr(part, k) for part in parts]) for k in ("gram", "cross"))
+    weights = t64([part.weight for part in parts])
+    return parts, Sums(gram, cross, t64([part.squares for part in parts]), weights)
+
+
+def variants():
+    """Return bases of each kind of columns, by name."""
+    tables = {0: np.full(5, 0.2), 1: np.full(5, 0.2)}
+    values = {j: np.sort(X[:, j]) for j in range(2)}
+    missing = [Feature(missing=True), Feature()]
+    walk = Feature(n_levels=3, column=0, edges=(0.4, 0.7))
+    share = np.array([0.4, 0.2, 0.4])
+    return {
+        "points": tiny(),
+        "matern": replace(tiny(), kernel="matern52", pair_kernel="matern32"),
+        "values": replace(tiny(values), tabled=tables),
+        "missing": replace(tiny(), features=missing),
+        "steps": replace(
+            tiny(),
+            features=[Feature(), Feature(), walk],
+            terms=[(0,), (2,), (0, 1)],
+            means=[*tiny().means, share],
+            seconds=[*tiny().seconds, np.diag(share)],
+        ),
+    }
+
+
 @forms
-def test_slopes_are_those_of_differences(form):
-    basis = tiny()
-    sums = sums_of(basis)
-    value, slopes = collapsed_and_slopes(basis, THETA, sums, *form)
-    assert_allclose(value, collapsed(basis.at(THETA), sums, THETA["noise"], *form).item())
+@pytest.mark.parametrize("kind", variants())
+def test_slopes_are_those_of_differences(kind, form):
+    basis = variants()[kind]
+    theta = {name: t64(list(own.values())) + 0.1 for name, own in basis.start().items()}
+    theta["noise"] = THETA["noise"]
+    _, sums = two_latents(basis)
+    slopes, _ = EffectsBound(basis.at(theta), sums, theta["noise"], *form).derivatives(["noise"])
 
     def bound(*parts):
-        moved = dict(zip(THETA, parts, strict=True))
+        moved = dict(zip(theta, parts, strict=True))
         return collapsed(basis.at(moved), sums, moved["noise"], *form)
 
-    numeric = differences(bound, *THETA.values(), step=1e-5)
-    for name, slope in zip(THETA, numeric, strict=True):
-        assert_allclose(slopes[name], slope, rtol=1e-6, atol=1e-7)
+    numeric = differences(bound, *theta.values(), step=1e-5)
+    for name, slope in zip(theta, numeric, strict=True):
+        assert_allclose(slopes[name], slope, rtol=1e-5, atol=1e-6)
+
+
+def test_bounds_and_information_of_several_latents_are_sums():
+    basis, names = tiny(), list(THETA)
+    parts, sums = two_latents(basis)
+    effects, noise = basis.at(THETA), THETA["noise"]
+    both = EffectsBound(effects, sums, noise)
+    assert_allclose(both.value, sum(collapsed(effects, part, noise) for part in parts))
+    columns, expected = torch.cat(basis(t64(X)), 1), 0.0
+    for weights, y in [(np.ones(len(X)), Y), ([1, 2, 1, 3, 1], Y[::-1].copy())]:
+
+        def cov(own, weights=weights):
+            psi = columns @ torch.block_diag(*basis.at(own).coefs)
+            return psi @ psi.T + (own["noise"].exp() / t64(weights)).diag()
+
+        expected = expected + average_information(cov, THETA, t64(y))
+    _, found = both.derivatives(names)
+    assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
+    _, found = both.derivatives(names[:2])
+    assert_allclose(found, expected[:-1, :-1], rtol=1e-4, atol=1e-8)
 
 
 def test_gains_are_differences_of_bounds():
@@ -237,7 +293,7 @@ def test_levels_have_zero_mean_and_the_covariance_of_the_specification():
 
 
 def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
-    monkeypatch.setattr(_processes, "_JITTER", 1e-12)
+    monkeypatch.setattr(_processes, "JITTER", 1e-12)
     rng = np.random.RandomState(0)
     data = np.c_[rng.permutation(7), rng.permutation(7)] / 6
     y = np.sin(4 * data[:, 0]) + data[:, 1] ** 2
@@ -258,7 +314,7 @@ def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
     assert_allclose(found_mean[:, 0], mean, atol=1e-6)
     assert_allclose(found_var[:, 0], std**2, atol=1e-6)
     evidence = multivariate_normal(cov=kernel(data) + 0.25 * np.eye(len(y))).logpdf(y)
-    assert_allclose(collapsed(effects, sums, THETA["noise"]).item(), evidence, atol=1e-6)
+    assert_allclose(collapsed(effects, sums, THETA["noise"]), evidence, atol=1e-6)
 
 
 @forms
@@ -373,7 +429,7 @@ def test_the_specifications_run():
     columns = torch.cat(basis(t64(data)), 1)
     sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
     forms = [("full", None), ("mean_field", None), ("precision", 16)]
-    found = [collapsed(basis.at(theta), sums, t64(0.2).log(), *form).item() for form in forms]
+    found = [collapsed(basis.at(theta), sums, t64(0.2).log(), *form) for form in forms]
     assert_allclose(found, [-1223.4355, -1223.4934, -1606.764], rtol=0, atol=0.01)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from problems import assert_all_close, rows_of, t64
+from problems import assert_all_close, average_information, rows_of, t64
 from scipy.stats import expon, gamma, multivariate_normal
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -145,7 +145,7 @@ def test_evidence_is_the_density_of_targets(known):
 def test_slopes_are_those_of_finite_differences(shares, known, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)
     basis, theta, sums = mixed(shares=shares, known=known)
-    slopes, _ = RowEvidence(basis, theta, sums).derivatives()
+    slopes, _ = RowEvidence(basis, theta, sums).derivatives(list(theta))
     assert set(slopes) == {"length", "variance", "noise"}
     for kind, slope in slopes.items():
         for place in np.ndindex(*slope.shape):
@@ -161,21 +161,31 @@ def test_slopes_are_those_of_finite_differences(shares, known, monkeypatch):
 def test_average_information_is_that_of_dense_algebra(known):
     basis, theta, sums = mixed(known=known)
     variances = sums.known if known else 0.0
-    _, roots = RowEvidence(basis, theta, sums).derivatives()
-    found = torch.cat([roots[name] for name in theta])
+    _, found = RowEvidence(basis, theta, sums).derivatives(list(theta))
 
-    def cov(vector):
-        parts = dict(zip(theta, vector.split([len(r) for r in roots.values()]), strict=True))
+    def cov(parts):
         K = sum(dense(basis, parts, sums.u, sums.u))
         return K + torch.diag((parts["noise"].exp() + variances) / sums.precision)
 
-    point = torch.cat([theta[name].view(-1) for name in theta])
-    C, steps = cov(point), 1e-5 * torch.eye(len(point)).double()
-    alpha = torch.linalg.solve(C, sums.linear / sums.precision)
-    moves = [(cov(point + step) - cov(point - step)) @ alpha / 2e-5 for step in steps]
-    moves = torch.stack(moves)
-    expected = 0.5 * moves @ torch.linalg.solve(C, moves.T)
-    assert_allclose(found @ found.T, expected, rtol=1e-4, atol=1e-8)
+    expected = average_information(cov, theta, sums.linear / sums.precision)
+    assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
+
+
+def test_latents_with_the_same_hyperparameters_add_their_evidences():
+    basis, theta, sums = mixed()
+    theta["noise"] = theta["noise"].view(())
+    rng, n = np.random.default_rng(2), len(sums.u)
+    precision, linear = t64(rng.uniform(0.5, 2, (3, n))), t64(rng.normal(size=(3, n)))
+    both = RowEvidence(basis, theta, RowSums(sums.u, precision, linear))
+    parts = [RowSums(sums.u, *own) for own in zip(precision, linear, strict=True)]
+    alone = [RowEvidence(basis, theta, part) for part in parts]
+    assert_allclose(both.value, sum(own.value for own in alone))
+    names = ["length", "variance"]
+    slopes, information = both.derivatives(names)
+    found = [own.derivatives(names) for own in alone]
+    assert_allclose(information, sum(own[1] for own in found), atol=1e-10)
+    for name in names:
+        assert_allclose(slopes[name], sum(own[0][name] for own in found), atol=1e-10)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -643,7 +653,7 @@ def test_evidence_holds_with_hardly_any_noise():
     basis, theta, sums = mixed()
     theta["noise"] = t64(np.log(1e-9))
     evidence = RowEvidence(basis, theta, sums)
-    slopes, _ = evidence.derivatives()
+    slopes, _ = evidence.derivatives(list(theta))
     more, less = (
         RowEvidence(basis, {**theta, "noise": theta["noise"] + move}, sums).value
         for move in (1e-4, -1e-4)

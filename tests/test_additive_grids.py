@@ -13,10 +13,10 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPRegressor
 from skgpsvm.additive import _search
-from skgpsvm.additive._bound import AdditivePosterior
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._encoding import described
 from skgpsvm.additive._grids import Grids
+from skgpsvm.additive._posterior import AdditivePosterior
 from skgpsvm.additive._search import TermSearch
 from skgpsvm.kernels import ANOVARBF
 

@@ -12,14 +12,21 @@ from .._hyperparameters.priors import log_prior_of_deviations
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._linalg import add_gram, mirror
 from .._noise import NOISE_BOUNDS
-from .._optim import ROUND, FlatParameters, lbfgs
+from .._optim import ROUND, FlatParameters
+from .._scoring import fisher_scoring
 from ..likelihoods._regression import observations
-from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
+from ._bound import EffectsBound, Sums, gains, products
 from ._defaults import DEFAULTS
+from ._posterior import AdditivePosterior
 
 HYPERPARAMETERS = ("length", "variance", "noise")
 _LEAST_LEFT = 1e-3  # share of its precision that a latent keeps without a row
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
+
+
+def _key(own):
+    """Return the hyperparameters of the prior of a latent as an immutable object."""
+    return tuple(own[name].cpu().numpy().tobytes() for name in ("length", "variance"))
 
 
 @dataclass(kw_only=True)
@@ -51,7 +58,9 @@ class AdditiveState(State):
 
 
 class AdditiveAscent(Stage):
-    """Rounds in which the hyperparameters of each latent maximize its ELBO plus their log prior.
+    """Rounds in which the hyperparameters of latents maximize their ELBO plus the log prior.
+
+    Latents of a group have the same hyperparameters, which maximize the sum of their ELBOs.
 
     Parameters
     ----------
@@ -60,7 +69,7 @@ class AdditiveAscent(Stage):
     limits : tuple of two Tensors (2,)
         Bounds of the logarithms of length scales: of single effects, and of pairs.
     form : tuple
-        Covariance and rank of the posterior, see `collapsed`.
+        Covariance and rank of the posterior, see `EffectsBound`.
     shrinkage : float
         Rate of the gamma prior, of shape 2, over the standard deviations of effects. 0 is no prior.
     tol : float
@@ -69,11 +78,14 @@ class AdditiveAscent(Stage):
 
     has_points = True  # inducing points
     learns_scale = False  # of y, beside sites that depend on it
+    # Steps of a round at most; and the share of what a round must gain below which none is taken.
+    _scoring_steps, _share = ROUND, 0.3
 
     def __init__(self, basis, rows, limits, form, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.shrinkage = limits, shrinkage
         self.learned, self._earlier = HYPERPARAMETERS, None
+        self._priors = {}  # `Prior` where the learning of each latent ended, for the posterior
 
     def _log_prior(self, own):
         """Return the log prior of a latent's hyperparameters, and its derivatives by name.
@@ -95,10 +107,19 @@ class AdditiveAscent(Stage):
         return density.sum().item(), *({"variance": part} for part in parts)
 
     def _log_priors(self, state):
-        return sum(self._log_prior(own)[0] for own in self.latents(state))
+        latents = self.latents(state)
+        return sum(self._log_prior(latents[group][0])[0] for group in self._groups(state))
+
+    @abstractmethod
+    def _sums_of(self, state, index):
+        """Return the `Sums` of a latent, or those of a slice of latents."""
+
+    def sums(self, state):
+        """Return the `Sums` of each latent."""
+        return [self._sums_of(state, k) for k in range(len(state.length))]
 
     def _maximize(self, own, sums):
-        """Return a latent's hyperparameters after a few steps, and their objective."""
+        """Return the hyperparameters of a group after a few steps, and their objective."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
             return own, self._value(own, sums) + self._log_prior(own)[0]
@@ -108,33 +129,54 @@ class AdditiveAscent(Stage):
         return {**own, **packing.parts(best, own)}, value
 
     def _ascend(self, own, sums, packing):
-        """Return the vector of a latent's hyperparameters after a few steps, and its objective."""
+        """Return the vector of a group's hyperparameters after a few steps, and its objective.
 
-        def value_and_gradient(vector):
+        The steps are those of Fisher scoring.
+        """
+        highest, prior = -math.inf, None  # only a point of higher value is accepted
+
+        def evaluate(vector):
+            nonlocal highest, prior
             parts = {**own, **packing.parts(vector, own)}
-            value, slopes = self._value_and_slopes(parts, sums)
-            log_prior, prior_slopes, _ = self._log_prior(parts)
-            slopes |= {name: slopes[name] + slope for name, slope in prior_slopes.items()}
-            return value + log_prior, packing.gradient(slopes)
+            evidence = self._evidence(parts, sums)
+            log_prior, prior_slopes, prior_information = self._log_prior(parts)
+
+            if (value := evidence.value + log_prior) > highest:
+                highest, prior = value, evidence.prior
+
+            def derivatives():
+                slopes, information = evidence.derivatives(packing.names)
+                slopes |= {name: slopes[name] + slope for name, slope in prior_slopes.items()}
+                none = {name: torch.zeros_like(slope) for name, slope in slopes.items()}
+                of_prior = packing.gradient(none | prior_information)
+                return packing.gradient(slopes), information + of_prior.diag()
+
+            return value, derivatives
 
         start, limits = packing.vector(own), packing.limits(own)
-        return lbfgs(value_and_gradient, start, limits, self._steps, self._least_step)
+        least_gain = self._share * max(self.tol * self.rows.total_weight, DEFAULTS.round_gain)
+        best, value = fisher_scoring(evaluate, start, limits, self._scoring_steps, least_gain)
+        self._priors[_key({**own, **packing.parts(best, own)})] = prior
+        return best, value
 
-    @property
-    def _least_step(self):
-        """Nats below which a step is the last: `ROUND` steps would gain too little for a round."""
-        return max(self.tol * self.rows.total_weight, DEFAULTS.round_gain) / ROUND
+    def _prior(self, own, sums):
+        """Return the `Prior` at a latent's hyperparameters."""
+        prior = self._priors.get(_key(own))
+        return self._new_prior(own, sums) if prior is None else prior
+
+    def _new_prior(self, own, sums):
+        return self.basis.at(own)
+
+    def _evidence(self, own, sums):
+        """Return the ELBO at a latent's hyperparameters, with derivatives on request."""
+        return EffectsBound(self._prior(own, sums), sums, own["noise"], *self.form)
 
     def _value(self, own, sums):
         """Return the ELBO at a latent's hyperparameters, in nats."""
-        return collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
-
-    def _value_and_slopes(self, own, sums):
-        """Return the ELBO, a float, and its derivatives, a dict of tensors by hyperparameter."""
-        return collapsed_and_slopes(self.basis, own, sums, *self.form)
+        return self._evidence(own, sums).value
 
     def _posterior(self, own, sums, earlier):
-        effects, var = self.basis.at(own), own["noise"].exp()
+        effects, var = self._prior(own, sums), own["noise"].exp()
         gram, cross, _ = products(effects, sums)
         sums = (old + new / var for old, new in zip(earlier, (gram, cross), strict=True))
         return AdditivePosterior(effects, *sums, *self.form)
@@ -148,13 +190,22 @@ class AdditiveAscent(Stage):
             "noise": like.new_tensor([NOISE_BOUNDS]),
         }
 
+    def _groups(self, state):
+        """Return slices of the latents; those of a slice have the same hyperparameters."""
+        return [slice(k, k + 1) for k in range(len(state.length))]
+
     def _learn_hyperparameters(self, state):
         """Update the hyperparameters of all latents; return the sum of their objectives."""
-        latents = zip(self.latents(state), self.sums(state), strict=True)
-        thetas, values = zip(*(self._maximize(*latent) for latent in latents), strict=True)
+        latents, found, objective = self.latents(state), [], 0.0
+        for group in self._groups(state):
+            own, value = self._maximize(latents[group][0], self._sums_of(state, group))
+            objective += value
+            found += [own] * len(latents[group])
         for name in self.learned:
-            setattr(state, name, torch.stack([theta[name] for theta in thetas]))
-        return sum(values)
+            setattr(state, name, torch.stack([own[name] for own in found]))
+        current = {_key(own) for own in self.latents(state)}
+        self._priors = {key: prior for key, prior in self._priors.items() if key in current}
+        return objective
 
     def _record(self, state, objective, log_prior):
         """Set the objective, its gain and the ELBO after a round."""
@@ -253,7 +304,7 @@ class AdditiveAscent(Stage):
         return sum(self._gains(own, sums, places) for own, sums in latents).tolist()
 
     def _gains(self, own, sums, places):
-        return gains(self.basis.at(own), sums, own["noise"])[places]
+        return gains(self._prior(own, sums), sums, own["noise"])[places]
 
     def prune(self, state, least, most=math.inf, kept=()):
         """Drop terms while one adds too little to the ELBO, or there are too many pairs.
@@ -339,6 +390,7 @@ class AdditiveAscent(Stage):
     def drop(self, state, going):
         """Remove terms from the basis and from the state."""
         self._drop_columns(state, going)
+        self._priors = {}
         known = self.named(state)
         terms = [term for term in self.basis.terms if term not in going]
         self.basis = replace(self.basis, terms=terms)
@@ -388,7 +440,6 @@ class AdditiveAscent(Stage):
 class GaussianAscent(AdditiveAscent):
     """Gaussian noise: one pass over the rows suffices, and outputs share the Gram matrix."""
 
-    _steps = ROUND  # of L-BFGS-B, at most
     trial_rounds = DEFAULTS.trial_rounds
 
     def __init__(self, *args):
@@ -408,12 +459,10 @@ class GaussianAscent(AdditiveAscent):
     def _noise(self, state, k):
         return state.noise[k]
 
-    def sums(self, state):
-        """Return the `Sums` of each latent."""
-        return [
-            Sums(self._gram, cross, squares, self.rows.total_weight)
-            for cross, squares in zip(self._cross.T, self._squares, strict=True)
-        ]
+    def _sums_of(self, state, index):
+        gram = self._gram.expand(len(self._squares), -1, -1)
+        weight = self.rows.total_weight
+        return Sums(gram[index], self._cross.T[index], self._squares[index], weight)
 
     def init(self, noise, before=None):
         hyper = self._start(before, len(noise))

@@ -21,7 +21,7 @@ class Ascents:
     grids : Grids
     sites : LikelihoodSites
     form : tuple
-        Covariance and rank of the posterior, see `collapsed`.
+        Covariance and rank of the posterior, see `EffectsBound`.
     shrinkage, tol : float
         See `AdditiveAscent`.
     batch_size : int or None

@@ -1,33 +1,32 @@
-"""Posteriors of additive models with inducing points, and their ELBO, from sums over the rows."""
+"""The ELBO of additive models with inducing points, and its derivatives, from sums over rows."""
 
 import itertools
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from .._linalg import cholesky, gaussian_kl, upper_inverse
-from .._posteriors import Posterior
-from ._defaults import DEFAULTS
-from ._monotone import monotone_moments
+from .._linalg import cholesky
 
-_ROUNDING, _EPSILON = 1e-14, torch.finfo(torch.float64).eps
+_EPSILON = torch.finfo(torch.float64).eps
 
 
 @dataclass
 class Sums:
-    """Sufficient statistics of the rows for one latent.
+    """Sufficient statistics of the rows for one latent, or for several.
 
     Attributes
     ----------
-    gram : Tensor of shape (r, r)
+    gram : Tensor of shape (..., r, r)
         Gram matrix of the columns, weighted by the rows' precisions.
-    cross : Tensor of shape (r,)
+    cross : Tensor of shape (..., r)
         Products of the columns with the targets, or with the linear terms of sites.
-    squares, weight : float
-        With Gaussian noise: the weighted sum of squared targets, and the total weight. The noise
-        variance is in none of the sums. Else 0.
+    squares : Tensor of shape (...) or float
+        With Gaussian noise: the weighted sum of squared targets. The noise variance is in none of
+        the sums. Else 0.
+    weight : float
+        With Gaussian noise, the total weight. Else 0.
     """
 
     gram: torch.Tensor
@@ -48,128 +47,176 @@ def products(effects, sums):
 
 
 def _products(effects, sums):
-    """Return products of columns and features (r, p), `products`, and prior variances.
+    """Return products of columns and features (..., r, p), `products`, and prior variances.
 
-    The third is the cross products (p,); the fourth is (1 + n_terms,), summed as in `products`.
+    The third is the cross products (..., p); the fourth is (..., 1 + n_terms), summed as in
+    `products`.
     """
-    sizes = [len(coef) for coef in effects.coefs]
-    columns = zip(sums.gram.split(sizes, 1), effects.coefs, strict=True)
-    half = torch.cat([part @ coef for part, coef in columns], 1)
+    sizes, coefs = [len(coef) for coef in effects.coefs], effects.coefs
 
-    def whitened(array):
-        pairs = zip(effects.coefs, array.split(sizes), strict=True)
-        return torch.cat([coef.T @ part for coef, part in pairs])
+    def of_features(array):
+        pairs = zip(array.split(sizes, -1), coefs, strict=True)
+        return torch.cat([part @ coef for part, coef in pairs], -1)
 
+    half = of_features(sums.gram)
+    gram = zip(coefs, half.split(sizes, -2), strict=True)
+    gram = torch.cat([coef.T @ part for coef, part in gram], -2)
     covs = zip(effects.covs, diagonal_blocks(sums.gram, sizes), strict=True)
-    prior = torch.stack([(cov * block).sum() for cov, block in covs])
-    return half, whitened(half), whitened(sums.cross), prior
+    prior = torch.stack([(cov * block).sum((-2, -1)) for cov, block in covs], -1)
+    return half, gram, of_features(sums.cross), prior
 
 
-@dataclass
-class _Bound:
-    """Collapsed bound and its derivatives in the quantities it is computed from."""
-
-    value: torch.Tensor
-    by_gram: torch.Tensor
-    by_cross: torch.Tensor
-    by_prior: torch.Tensor
-    by_noise: torch.Tensor
-
-
-def _bound(effects, sums, gram, cross, prior, noise, covariance, rank):
-    """Return the `_Bound` given sums over whitened features and the total prior variance."""
-    var, eye = noise.exp(), torch.eye(len(gram)).to(gram)
-    gram, cross, residual = gram / var, cross / var, (prior - gram.trace()) / var
-    chol = precision_root(gram)
-    cov, w = torch.cholesky_inverse(chol), torch.cholesky_solve(cross[:, None], chol)[:, 0]
-    log_det = 2 * chol.diagonal().log().sum()
-    loss, by_gram = 0.0, -cov
-    if covariance == "mean_field":
-        blocks = own_blocks(eye + gram, effects)
-        loss = sum(torch.logdet(block) for block in blocks) - log_det
-        by_gram = -torch.block_diag(*(torch.linalg.inv(block) for block in blocks))
-    elif covariance == "precision" and rank is not None:
-        values, vectors = torch.linalg.eigh(gram)
-        left = max(len(gram) - rank, 0)
-        values, vectors = values[:left].clamp_min(0), vectors[:, :left]
-        loss = (values - values.log1p()).sum()
-        by_gram = by_gram - vectors * (values / (1 + values)) @ vectors.T
-    by_gram = 0.5 * (by_gram - torch.outer(w, w))
-    misfit = sums.squares / var + residual
-    size = sums.weight * (math.log(2 * math.pi) + noise)
-    return _Bound(
-        value=0.5 * (cross @ w - log_det - loss - size - misfit),
-        by_gram=(by_gram + 0.5 * eye) / var,
-        by_cross=w / var,
-        by_prior=-0.5 / var,
-        by_noise=0.5 * (misfit - sums.weight) - (by_gram * gram).sum() - cross @ w,
-    )
-
-
-def collapsed(effects, sums, noise, covariance="full", rank=None):
-    """Return the collapsed bound of the best posterior of a form, in nats, up to sites' constants.
+class EffectsBound:
+    """Collapsed bound of the best posterior of a form, and its derivatives on request.
 
     Parameters
     ----------
     effects : Effects
     sums : Sums
+        Those of c latents with the same hyperparameters, whose bounds are added.
     noise : Tensor, scalar
         Logarithm of the variance by which the sums are divided.
     covariance : {"full", "precision", "mean_field"}
     rank : int or None
         Rank of "precision". None is the bound of full rank.
 
+    Attributes
+    ----------
+    value : float
+        The bound, in nats, up to constants of sites.
+    prior : Effects
+
     Notes
     -----
     Source: Titsias (2009), applied to all effects jointly, less the loss of the best posterior of
     the form.
     """
-    _, gram, cross, prior = _products(effects, sums)
-    return _bound(effects, sums, gram, cross, prior.sum(), noise, covariance, rank).value
+
+    def __init__(self, effects, sums, noise, covariance="full", rank=None):
+        self.prior, self._sums, self._var = effects, sums, noise.exp()
+        self._covariance, self._rank = covariance, rank
+        products = (part / self._var for part in _products(effects, sums))
+        self._half, self._gram, self._cross, prior = products
+        self._chol = precision_root(self._gram)
+        self._weights = torch.cholesky_solve(self._cross[..., None], self._chol)[..., 0]
+        self._log_det = 2 * self._chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        explained = self._gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        self._misfit = sums.squares / self._var + prior.sum(-1) - explained
+        size = sums.weight * (math.log(2 * math.pi) + noise)
+        fit = (self._cross * self._weights).sum(-1) - self._log_det
+        self.value = 0.5 * (fit - self._loss() - size - self._misfit).sum().item()
+
+    @cached_property
+    def _left(self):
+        """Eigenvalues and eigenvectors of the Gram matrices beyond the rank."""
+        values, vectors = torch.linalg.eigh(self._gram)
+        left = max(values.shape[-1] - self._rank, 0)
+        return values[..., :left].clamp_min(0), vectors[..., :left]
+
+    def _own_precisions(self):
+        """Return the diagonal blocks of the precisions of the weights."""
+        return own_blocks(_plus_one(self._gram), self.prior)
+
+    def _loss(self):
+        """Return twice what the form loses, in nats."""
+        if self._covariance == "mean_field":
+            return sum(torch.logdet(block) for block in self._own_precisions()) - self._log_det
+        if self._covariance == "precision" and self._rank is not None:
+            values, _ = self._left
+            return (values - values.log1p()).sum(-1)
+        return 0.0
+
+    def _by_log_dets(self, cov):
+        """Return derivatives, in the Gram matrix, of minus the log determinant and the loss."""
+        if self._covariance == "mean_field":
+            found = torch.zeros_like(cov)
+            blocks = zip(own_blocks(found, self.prior), self._own_precisions(), strict=True)
+            for block, own in blocks:
+                block.copy_(-torch.linalg.inv(own))
+            return found
+        if self._covariance == "precision" and self._rank is not None:
+            values, vectors = self._left
+            return -cov - vectors * (values / (1 + values))[..., None, :] @ vectors.mT
+        return -cov
+
+    def derivatives(self, names):
+        r"""Return the gradient and the average information in the hyperparameters.
+
+        The information is that of `RowEvidence.derivatives`, for the covariance
+        :math:`C = W^{-1} + \Phi \Phi^\top` of the targets of the rows, whose precisions are W. With
+        the columns T of the rows and :math:`\Phi = T A`, the product :math:`C_i \alpha` is
+        :math:`T v_i` with :math:`v_i = A_i w + A A_i^\top \rho` and :math:`\rho = T^\top \alpha`.
+        For the noise, it is the residual e, with :math:`T^\top W e = \rho`.
+
+        Parameters
+        ----------
+        names : list of str
+            Kinds of hyperparameters.
+
+        Returns
+        -------
+        slopes : dict of Tensor
+            Derivatives of the bound, by name.
+        information : Tensor of shape (k, k)
+            For the hyperparameters of ``names``, one kind after the other.
+        """
+        w, half, cov = self._weights[..., None], self._half, torch.cholesky_inverse(self._chol)
+        rho = self._sums.cross[..., None] / self._var - half @ w
+        slopes, moves = self._slopes_and_moves(cov, rho[..., 0])
+        # Each C_i alpha is T times a column of V, plus the residual times an entry of s.
+        V = torch.cat([moves[name] for name in names]).permute(1, 2, 0)
+        s = torch.cat([rho.new_full((len(moves[name]),), name == "noise") for name in names])
+        of_weights = half.mT @ V
+        of_rows = V.mT @ (self._sums.gram / self._var @ V)
+        information = (of_rows - of_weights.mT @ cov @ of_weights).sum(0)
+        mixed = torch.outer((V.mT @ (rho - half @ (cov @ w))).sum((0, 2)), s)
+        square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)
+        square = (square + (w.mT @ (self._gram - cov) @ w)[..., 0, 0]).sum()
+        return slopes, 0.5 * (information + mixed + mixed.T + square * torch.outer(s, s))
+
+    def _slopes_and_moves(self, cov, rho):
+        """Return derivatives of the bound, and the vectors v_i (k, c, r), by name."""
+        effects, sums, w = self.prior, self._sums, self._weights
+        rows, sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
+        by_gram = 0.5 * (self._by_log_dets(cov) - w[..., :, None] * w[..., None, :])
+        by_features = _plus_one(2 * by_gram).split(sizes, -1)
+        targets = (sums.cross / self._var).split(rows, -1)
+        halves, weights = self._half.split(rows, -2), w.split(sizes, -1)
+        parts = zip(halves, by_features, targets, weights, strict=True)
+        by_coefs = [(half @ by).sum(0) + y.T @ own for half, by, y, own in parts]
+        blocks = diagonal_blocks(sums.gram, rows)
+        by_covs = [-0.5 / self._var * block.sum(0) for block in blocks]
+        slopes = {name: w.new_zeros(size) for name, size in effects.sizes.items()}
+        moves = {name: w.new_zeros(size, *rho.shape) for name, size in effects.sizes.items()}
+        own_weights, own_rho = w.T.split(sizes), rho.T.split(rows)
+        for name, index, place, coef, cov in effects.slopes():
+            slopes[name][index] += (by_coefs[place] * coef).sum() + (by_covs[place] * cov).sum()
+            move = coef @ own_weights[place] + effects.coefs[place] @ (coef.T @ own_rho[place])
+            moves[name][index].T.split(rows)[place].add_(move)
+        fit = (by_gram * self._gram).sum() + (self._cross * w).sum()
+        slopes["noise"] = 0.5 * (self._misfit - sums.weight).sum() - fit
+        moves["noise"] = w.new_zeros(1, *rho.shape)
+        return slopes, moves
 
 
-def collapsed_and_slopes(basis, own, sums, covariance="full", rank=None):
-    """Return the collapsed bound and its derivatives in a latent's hyperparameters, by name.
-
-    Derivatives in sums over the features are written by hand, so that autograd keeps none of the
-    large products of features and columns.
-    """
-    with torch.enable_grad():
-        theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
-        effects = basis.at(theta)
-    rows = [len(coef) for coef in effects.coefs]
-    with torch.no_grad():
-        half, gram, cross, prior = _products(effects, sums)
-        at = _bound(effects, sums, gram, cross, prior.sum(), own["noise"], covariance, rank)
-        features = [coef.shape[1] for coef in effects.coefs]
-        by_gram, by_cross = (2 * at.by_gram).split(features, 1), at.by_cross.split(features)
-        pieces = zip(half.split(rows), by_gram, sums.cross.split(rows), by_cross, strict=True)
-        by_coefs = [h @ g + torch.outer(b, c) for h, g, b, c in pieces]
-        by_covs = [at.by_prior * block for block in diagonal_blocks(sums.gram, rows)]
-    parts = zip([*effects.coefs, *effects.covs], [*by_coefs, *by_covs], strict=True)
-    parts = [(part, slope) for part, slope in parts if part.requires_grad]
-    slopes = [torch.zeros_like(part) for part in theta.values()]
-    if parts:
-        outputs, adjoints = zip(*parts, strict=True)
-        slopes = torch.autograd.grad(
-            outputs, list(theta.values()), adjoints, materialize_grads=True
-        )
-    return at.value.item(), dict(zip(theta, slopes, strict=True)) | {"noise": at.by_noise}
+def _plus_one(matrices):
+    """Return the identity plus matrices (..., p, p)."""
+    return matrices + torch.eye(matrices.shape[-1]).to(matrices)
 
 
 def precision_root(gram):
     """Return the Cholesky factor of I + gram, the weights' precision.
 
-    The jitter is of the size of the rounding error in gram (p, p).
+    The jitter is of the size of the rounding error in gram (..., p, p).
     """
-    eye = torch.eye(len(gram)).to(gram)
-    return cholesky(eye + gram, "precision of the weights", jitter=len(gram) * _EPSILON)
+    jitter = gram.shape[-1] * _EPSILON
+    return cholesky(_plus_one(gram), "precision of the weights", jitter=jitter)
 
 
 def diagonal_blocks(matrix, sizes):
-    """Return the diagonal blocks of a square matrix."""
+    """Return the diagonal blocks of square matrices (..., r, r)."""
     starts = [0, *itertools.accumulate(sizes)]
-    return [matrix[a:b, a:b] for a, b in itertools.pairwise(starts)]
+    return [matrix[..., a:b, a:b] for a, b in itertools.pairwise(starts)]
 
 
 def gains(effects, sums, noise):
@@ -189,265 +236,5 @@ def gains(effects, sums, noise):
 
 
 def own_blocks(gram, effects):
-    """Return the diagonal blocks of a matrix (p, p), one for the constant and each term."""
+    """Return the diagonal blocks of matrices (..., p, p), for the constant and each term."""
     return diagonal_blocks(gram, [coef.shape[1] for coef in effects.coefs])
-
-
-def best_reduction(gram, effects, covariance, rank):
-    """Return I - S for the best covariance S of a form, given the Gram matrix over the noise.
-
-    Notes
-    -----
-    Source: Titsias (2009), applied to all effects jointly; Adam, Durrande and John (2018) for the
-    forms.
-    """
-    eye = torch.eye(len(gram)).to(gram)
-    if covariance == "mean_field":
-        return torch.block_diag(
-            *(best_reduction(block, effects, "full", None) for block in own_blocks(gram, effects))
-        )
-    if covariance == "full":
-        root = upper_inverse(precision_root(gram))
-        return eye - root @ root.T
-    values, vectors = torch.linalg.eigh(gram)
-    values = values.clamp_min(0)
-    rank = chosen_rank(values) if rank is None else rank
-    values, vectors = values[-rank:], vectors[:, -rank:]
-    return vectors * (values / (1 + values)) @ vectors.T
-
-
-def chosen_rank(values):
-    """Return the smallest rank that loses less than 0.01 nats, given ascending eigenvalues."""
-    losses = 0.5 * (values - values.log1p()).cumsum(0)
-    return max(int((losses >= DEFAULTS.rank_loss).sum()), 1)
-
-
-def quadratic(weights, matrix):
-    """Return the quadratic forms (...) of a matrix at weights (..., p)."""
-    return ((weights @ matrix) * weights).sum(-1)
-
-
-class EffectsPosterior(Posterior):
-    """Gaussian posterior over a sum of effects."""
-
-    @abstractmethod
-    def effect_marginals(self, X, places=None):
-        """Return means and variances (b, 1 + n_terms) of the constant and each term.
-
-        ``places`` selects terms; the constant is term 0.
-        """
-
-    @abstractmethod
-    def effect_means(self, X):
-        """Return means (b, n_terms) of the terms; the constant is not among them."""
-
-    @abstractmethod
-    def drawn_effects(self, X, n_samples, rng):
-        """Return joint draws (n_samples, b, n_terms) of the terms at rows.
-
-        The variance that inducing points, or atoms of the measures, leave unexplained is not drawn.
-        """
-
-    @abstractmethod
-    def intercept(self):
-        """Return the posterior mean of the constant, a float."""
-
-    @abstractmethod
-    def cov(self, X):
-        """Return posterior covariances (1, b, b) at the rows of ``X``."""
-
-    @abstractmethod
-    def variances(self):
-        """Return variances (n_terms,) of the effects' posterior means under the features' measure.
-
-        Notes
-        -----
-        Source: Sobol (2001).
-        """
-
-    @abstractmethod
-    def drawn_variances(self, n_samples, rng):
-        """Return variances (n_samples, n_terms) of effects drawn from the posterior."""
-
-    def sample(self, X, n_samples, generator):
-        """Return joint draws at the rows of ``X``, (n_samples, b, 1). Memory is O(b^2)."""
-        values, vectors = torch.linalg.eigh(self.cov(X)[0])
-        root = vectors * values.clamp_min(0).sqrt()
-        noise = torch.randn(len(root), n_samples, dtype=root.dtype, generator=generator)
-        draws = self.marginals(X)[0] + root @ noise.to(root.device)
-        return draws.T[..., None]
-
-
-class AdditivePosterior(EffectsPosterior):
-    """Posterior with inducing points: Gaussian weights of the whitened features of all terms.
-
-    Parameters
-    ----------
-    effects : Effects
-    gram : Tensor of shape (p, p)
-        Precision that the rows add to the weights.
-    cross : Tensor of shape (p,)
-        Linear term that the rows add to the weights.
-    covariance, rank : object
-        See `best_reduction`.
-    weights, reduction : Tensor, optional
-        The attributes, where they are known.
-
-    Attributes
-    ----------
-    weights : Tensor of shape (p,)
-        Posterior mean of the weights.
-    reduction : Tensor of shape (p, p)
-        The identity, which is the prior covariance of the weights, less the posterior covariance.
-
-    Notes
-    -----
-    Source: Adam, Durrande and John (2018), in whitened coordinates.
-    """
-
-    def __init__(
-        self, effects, gram, cross, covariance="full", rank=None, *, weights=None, reduction=None
-    ):
-        self.effects, self.gram, self.cross, self.form = effects, gram, cross, (covariance, rank)
-        self.weights, self.reduction, self._changed = weights, reduction, weights is not None
-        if not self._changed:
-            self.weights = torch.cholesky_solve(cross[:, None], precision_root(gram))[:, 0]
-            self.reduction = best_reduction(gram, effects, covariance, rank)
-
-    def constrained(self):
-        """Return the Gaussian posterior with the moments of this one, given monotone effects."""
-        rows = self.effects.differences().cpu()
-        if not len(rows):
-            return self
-        held = rows.abs().sum(0) > 0
-        mean, cov = (
-            self.weights.cpu(),
-            (torch.eye(len(self.weights)).to(self.weights) - self.reduction).cpu(),
-        )
-        within = cov[held][:, held]
-        parts = (part.numpy() for part in (mean[held], within, rows[:, held]))
-        new_mean, new_cov = map(torch.from_numpy, monotone_moments(*parts))
-        # Other weights follow by their regression on these.
-        gain = torch.linalg.solve(within, cov[held]).T
-        weights = mean + gain @ (new_mean - mean[held])
-        reduction = self.reduction.cpu() - gain @ (new_cov - within) @ gain.T
-        known = {"weights": weights, "reduction": reduction}
-        known = {name: part.to(self.weights) for name, part in known.items()}
-        return AdditivePosterior(self.effects, self.gram, self.cross, *self.form, **known)
-
-    @property
-    def arrays(self):
-        """Arrays from which the posterior is rebuilt at the same hyperparameters, by name."""
-        found = {"gram": self.gram, "cross": self.cross}
-        changed = {"weights": self.weights, "reduction": self.reduction}
-        return found | changed if self._changed else found
-
-    def expected(self, gram, cross):
-        """Return the expectation, in nats, of the log density cross^T w - w^T gram w / 2."""
-        w = self.weights
-        trace = gram.trace() - (gram * self.reduction).sum()
-        return cross @ w - 0.5 * (w @ gram @ w + trace)
-
-    def _features(self, X):
-        return self.effects.features(self.effects.basis.unit(X.double()))
-
-    def marginals(self, X):
-        psi, prior = self._features(X)
-        psi = torch.cat(psi, 1)
-        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
-        return (psi @ self.weights)[:, None], var.clamp_min(0)[:, None]
-
-    def predictive(self, X):
-        """Return the marginals, but with variances that no monotone feature changes.
-
-        Probabilities and rates are monotone in the mean only at a fixed variance. That of a
-        monotone effect is replaced by its mean over the inducing points. Its covariances with other
-        effects have mean zero under the measures, as the effect has.
-        """
-        places = self.effects.basis.monotonic
-        if not places:
-            return self.marginals(X)
-        psi, prior = self._features(X)
-        mean, blocks = torch.cat(psi, 1) @ self.weights, own_blocks(self._cov(), self.effects)
-        for place in places:
-            [j] = self.effects.basis.terms[place]
-            features, cov = self.effects.at_knots(place), blocks[1 + place]
-            size, missing = features.shape[1], X[:, j].isnan()
-            var = ((features @ cov[:size, :size]) * features).sum(1).mean()
-            prior[:, 1 + place] = torch.where(missing, prior[:, 1 + place], var)
-            psi[1 + place] = psi[1 + place] * missing[:, None]
-        psi = torch.cat(psi, 1)
-        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
-        return mean[:, None], var.clamp_min(0)[:, None]
-
-    def row_marginals(self, columns):
-        """Return means and variances (b,) of rows, given the columns (b, r) of each term."""
-        pairs = list(zip(columns, self.effects.coefs, strict=True))
-        psi = torch.cat([part @ coef for part, coef in pairs], 1)
-        prior = sum(
-            ((part @ cov) * part).sum(1)
-            for part, cov in zip(columns, self.effects.covs, strict=True)
-        )
-        var = prior - ((psi @ self.reduction) * psi).sum(1)
-        return psi @ self.weights, var.clamp_min(0)
-
-    def effect_marginals(self, X, places=None):
-        psi, prior = self._features(X)
-        sizes = [part.shape[1] for part in psi]
-        means = [part @ w for part, w in zip(psi, self.weights.split(sizes), strict=True)]
-        blocks = own_blocks(self.reduction, self.effects)
-        gone = [((part @ block) * part).sum(1) for part, block in zip(psi, blocks, strict=True)]
-        found = torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
-        return found if places is None else tuple(part[:, places] for part in found)
-
-    def effect_means(self, X):
-        return self._effects(X, self.weights)
-
-    def drawn_effects(self, X, n_samples, rng):
-        return self._effects(X, self._drawn_weights(n_samples, rng))
-
-    def _effects(self, X, weights):
-        """Return the terms (..., b, n_terms) at rows, given weights (..., p)."""
-        psi, _ = self._features(X)
-        parts = weights.split([part.shape[1] for part in psi], -1)
-        found = [own @ part.T for part, own in zip(psi[1:], parts[1:], strict=True)]
-        none = weights.new_empty(*weights.shape[:-1], len(X), 0)
-        return torch.stack(found, -1) if found else none
-
-    def intercept(self):
-        return (self.effects.coefs[0] * self.weights[0]).item()
-
-    def root(self):
-        """Return a root (p, p) of the covariance of the weights."""
-        if self._changed:  # the rank may be lower
-            values, vectors = torch.linalg.eigh(self._cov())
-            return vectors * values.clamp_min(0).sqrt()
-        return cholesky(self._cov(), "covariance of the weights", jitter=_ROUNDING)
-
-    def _cov(self):
-        return torch.eye(len(self.reduction)).to(self.reduction) - self.reduction
-
-    def kl(self):
-        return gaussian_kl(self.weights, self.root())
-
-    def cov(self, X):
-        u = self.effects.basis.unit(X.double())
-        psi = torch.cat(self.effects.features(u)[0], 1)
-        return (self.effects.cross(u) - psi @ self.reduction @ psi.T)[None]
-
-    def variances(self):
-        return self._variances(self.weights)
-
-    def drawn_variances(self, n_samples, rng):
-        return self._variances(self._drawn_weights(n_samples, rng))
-
-    def _drawn_weights(self, n_samples, rng):
-        noise = torch.from_numpy(rng.standard_normal((n_samples, len(self.weights))))
-        return self.weights + noise @ self.root().T
-
-    def _variances(self, weights):
-        """Return variances (..., n_terms) of effects with weights (..., p)."""
-        sizes = [coef.shape[1] for coef in self.effects.coefs]
-        parts = zip(weights.split(sizes, -1)[1:], self.effects.seconds(), strict=True)
-        none = [weights.new_empty((*weights.shape[:-1], 0))]
-        return torch.cat(none + [quadratic(*part)[..., None] for part in parts], -1)

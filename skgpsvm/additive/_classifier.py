@@ -16,8 +16,9 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
 
     The latent function is a constant, a smooth function of each feature, and functions of some
     pairs of features. Two classes have one latent function, their log odds under the logistic link.
-    More classes have one each under the softmax. Every effect has zero mean over its features, and
-    the posteriors of effects are correlated. See the :ref:`user guide <additive>`.
+    More classes have one each under the softmax, with the same hyperparameters. Every effect has
+    zero mean over its features, and the posteriors of effects are correlated. See the
+    :ref:`user guide <additive>`.
 
     Parameters
     ----------

@@ -108,16 +108,13 @@ class Defaults:
     round_gain : float
         Nats over all rows for which another round is taken. With half of them the density is alike,
         with twice as many it is .009 smaller (2026-11-27).
-    site_steps : int
-        Steps of L-BFGS-B in a round with likelihoods whose sites change between rounds. No evidence
-        recorded.
     trial_rounds, site_trial_rounds : int
         Rounds that compare kernels of pairs; likewise. With 10 of the latter, the log loss of seven
         development sets, 120 rows, is the same to .0001, in a fifth more time (2026-11-27).
     site_scoring_steps : int
-        Steps of Fisher scoring in a round of a fit without inducing points, likewise. One and two
-        steps of a round ended with the same evidence on 100 rows of 100 features (-40.6 nats), two
-        in 11 rounds instead of 13.
+        Steps of Fisher scoring in a round with likelihoods whose sites change between rounds. One
+        and two steps ended with the same evidence on 100 rows of 100 features without inducing
+        points (-40.6 nats), two in 11 rounds instead of 13.
     site_passes : int
         Passes over the sites before anything else is learned. No evidence recorded.
     decay : float
@@ -199,7 +196,6 @@ class Defaults:
     polynomials: float = 3.2
     most_polynomials: int = 64
     round_gain: float = 0.05
-    site_steps: int = 5
     trial_rounds: int = 1
     site_trial_rounds: int = 4
     site_scoring_steps: int = 2

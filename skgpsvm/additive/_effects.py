@@ -4,14 +4,12 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from ._fixed_processes import Levels, Line, Steps
 from ._processes import (
     PROFILES,
     AtValues,
     CenteredAtPoints,
     Chebyshev,
-    Levels,
-    Line,
-    Steps,
     equally_spaced,
 )
 
@@ -149,20 +147,71 @@ class Effects(Prior):
     """
 
     def __init__(self, basis, theta):
+        self._groups, self._numbers = [], []
         super().__init__(basis, theta)
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
         for term, factors, variance in self._terms():
-            coef, cov = (factors[0].coef, factors[0].cov) if factors else (one, one)
-            if len(term) == 2:
-                coef, cov = torch.kron(coef, factors[1].coef), torch.kron(cov, factors[1].cov)
-                kept = basis.kept(*term, one.device)
-                coef, cov = coef[kept], cov[kept[:, None], kept]
-            coef, cov = variance.sqrt() * coef, variance * cov
+            parts = [(factor.coef, factor.cov) for factor in factors] or [(one, one)]
+            coef, cov = self._product(term, parts, variance)
             if (absent := self.absent(term)) is not None:
                 coef, cov = torch.block_diag(coef, absent.sqrt()), torch.block_diag(cov, absent)
             self.coefs.append(coef)
             self.covs.append(cov)
+
+    def _product(self, term, parts, variance):
+        """Return coefficients and covariance of a term, given those of its factors."""
+        coef, cov = parts[0]
+        if len(term) == 2:
+            coef, cov = torch.kron(coef, parts[1][0]), torch.kron(cov, parts[1][1])
+            kept = self.basis.kept(*term, coef.device)
+            coef, cov = coef[kept], cov[kept[:, None], kept]
+        return variance.sqrt() * coef, variance * cov
+
+    @property
+    def sizes(self):
+        """Numbers of hyperparameters, by name."""
+        n_variances = len(self.basis.terms) + len(self.basis.absent)
+        return {"length": len(self._numbers), "variance": n_variances}
+
+    def slopes(self):
+        """Yield derivatives of a term's ``coefs`` and ``covs`` in each logarithm they depend on.
+
+        Yields
+        ------
+        name : str
+            "length" or "variance".
+        index : int
+            Place of the hyperparameter among those of its name.
+        place : int
+            Place of the term; the constant is term 0.
+        coef, cov : Tensor of shape (r, p), (r, r)
+        """
+        slopes, indices = {}, {factor: index for index, factor in enumerate(self._numbers)}
+        for group, members in self._groups:
+            slopes |= zip(members, zip(*group.slopes(), strict=True), strict=True)
+        for place, (term, factors, variance) in enumerate(self._terms()):
+            coef, cov = self.coefs[place], self.covs[place]
+            has_absent = self.absent(term) is not None
+            pad = (0, int(has_absent)) * 2  # the row and the column of missing numbers
+            for k, factor in enumerate(factors):
+                if factor in indices:
+                    parts = [(own.coef, own.cov) for own in factors]
+                    parts[k] = slopes[factor]
+                    own = self._product(term, parts, variance)
+                    own = (torch.nn.functional.pad(part, pad) for part in own)
+                    yield "length", indices[factor], place, *own
+            if has_absent:
+                corner = torch.zeros(len(coef)), torch.zeros(coef.shape[1])
+                corner = [part.to(coef) for part in corner]
+                for part in corner:
+                    part[-1] = 1
+                of_missing = coef * torch.outer(*corner), cov * torch.outer(corner[0], corner[0])
+                index = len(self.basis.terms) + self.basis.absent.index(term[0])
+                yield "variance", index, place, 0.5 * of_missing[0], of_missing[1]
+                coef, cov = coef - of_missing[0], cov - of_missing[1]
+            if term:
+                yield "variance", place - 1, place, 0.5 * coef, cov
 
     def _mains(self, lengths):
         basis = self.basis
@@ -198,8 +247,12 @@ class Effects(Prior):
                 group = AtValues(*given, *polynomials.measure(measure), turns)
             else:
                 group = CenteredAtPoints(*given, polynomials, measure, turns)
-            found |= zip(places, group.unbind(), strict=True)
-        return [found[place] for place in range(len(axes))]
+            members = group.unbind()
+            self._groups.append((group, members))
+            found |= zip(places, members, strict=True)
+        processes = [found[place] for place in range(len(axes))]
+        self._numbers += processes
+        return processes
 
     def features(self, u):
         """Return whitened features and prior variances of rows (b, d) on the unit interval.

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from .._linalg import cholesky
-from ._bound import EffectsPosterior
+from ._posterior import EffectsPosterior
 from ._row_prior import RowPrior
 
 _BATCH_ENTRIES = 2**18  # of the covariances that are factorized together
@@ -19,18 +19,18 @@ _DRAWS = 50  # that are computed at once
 
 @dataclass
 class RowSums:
-    """Sufficient statistics of the rows of a fit without inducing points.
+    """Sufficient statistics of the rows for one latent without inducing points, or for several.
 
     Attributes
     ----------
     u : Tensor of shape (n, d)
         Features on the unit interval.
-    precision, linear : Tensor of shape (n,)
+    precision, linear : Tensor of shape (..., n)
         Precisions and linear terms of the sites of the rows. With Gaussian noise, the weights, and
         the weights times the targets.
     weight : float
         Total weight with Gaussian noise, as in `Sums`; else 0.
-    known : Tensor of shape (n,) or None
+    known : Tensor of shape (..., n) or None
         Known variances of Gaussian noise.
     """
 
@@ -56,7 +56,7 @@ class RowSums:
         """Return the terms (...) of the log evidence that depend on the noise alone, nats."""
         if self.known is None:
             return -0.5 * self.weight * (math.log(2 * math.pi) + log_var).sum(-1)
-        return -0.5 * (2 * math.pi * self.var(log_var)).log() @ self.precision
+        return -0.5 * ((2 * math.pi * self.var(log_var)).log() * self.precision).sum(-1)
 
 
 def _factorized(K, root):
@@ -107,6 +107,7 @@ class RowEvidence:
     own : dict of Tensor
         Hyperparameters, see `AdditiveAscent.latents`.
     sums : RowSums
+        Those of c latents with the same hyperparameters, whose evidences are added.
     prior : RowPrior, optional
         The prior at the hyperparameters, where it is known.
 
@@ -125,15 +126,16 @@ class RowEvidence:
     def __init__(self, basis, own, sums, prior=None):
         self.prior = RowPrior(basis, own, sums.u) if prior is None else prior
         self._sums, self._noise = sums, own["noise"]
-        K, (self._root, linear) = self.prior.matrix, _scaled_sites(self._noise, sums)
+        K, (root, linear) = self.prior.matrix, _scaled_sites(self._noise, sums)
+        self._root, linear = root.view(-1, len(K)), linear.view(-1, len(K), 1)
         self._chol = _factorized(K, self._root)
         *parts, self._alpha = _solved(K, self._root, self._chol, linear)
         constants = sums.normalization(self._noise)
-        self.value = (_evidence(K, self._chol, *parts) + constants).item()
+        self.value = (_evidence(K, self._chol, *parts) + constants).sum().item()
         self._solved = parts[1]
 
-    def derivatives(self):
-        r"""Return the gradient and the average information, by name of the hyperparameters.
+    def derivatives(self, names):
+        r"""Return the gradient and the average information in the hyperparameters.
 
         The covariance C of the pseudo-targets, with the derivatives :math:`C_i`, has the
         information
@@ -143,35 +145,40 @@ class RowEvidence:
         Where the evidence is quadratic, it is the mean of the observed and the expected
         information, up to the second derivatives of C.
 
+        Parameters
+        ----------
+        names : list of str
+            Kinds of hyperparameters.
+
         Returns
         -------
-        slopes : dict of Tensor (k,)
-        roots : dict of Tensor (k, n)
-            The information is R R^T for the rows R.
+        slopes : dict of Tensor
+            Derivatives of the evidence, by name.
+        information : Tensor of shape (k, k)
+            For the hyperparameters of ``names``, one kind after the other.
 
         Notes
         -----
         Source: Gilmour, Thompson and Cullis (1995).
         """
-        root, n = self._root[:, None], len(self._root)
-        inverse, alpha = torch.cholesky_inverse(self._chol), self._alpha[:, 0]
-        adjoint = 0.5 * (torch.outer(alpha, alpha) - root * inverse * root.T)
+        root, sums = self._root[..., None], self._sums
+        inverse, alpha = torch.cholesky_inverse(self._chol), self._alpha[..., 0].T
+        adjoint = 0.5 * (alpha @ alpha.T - (root * inverse * root.mT).sum(0))
         slopes, moves = self.prior.slopes(adjoint, alpha)
         # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
         # the share of that variance in all noise.
-        of_noise, solved = self._solved, self._solved.square().sum()
-        by_noise = 0.5 * (solved + n - inverse.trace() - self._sums.weight)
-        if self._sums.known is not None:
-            share = self._noise.exp() / self._sums.var(self._noise)
-            of_noise = share[:, None] * self._solved
-            excess = self._solved[:, 0].square() + 1 - inverse.diagonal() - self._sums.precision
-            by_noise = 0.5 * share @ excess
-        scaled = {name: root * part.T for name, part in moves.items()} | {"noise": of_noise}
-        roots = {
-            name: torch.linalg.solve_triangular(self._chol, part, upper=False).T / math.sqrt(2)
-            for name, part in scaled.items()
-        }
-        return slopes | {"noise": by_noise}, roots
+        share, left = torch.ones_like(root), 1 - inverse.diagonal(dim1=-2, dim2=-1)[..., None]
+        excess = self._solved.square() + left
+        if sums.known is not None:
+            share = (self._noise.exp() / sums.var(self._noise))[..., None]
+            by_noise = 0.5 * (share * (excess - sums.precision[..., None])).sum()
+        else:
+            by_noise = 0.5 * (excess.sum() - sums.weight * len(root))
+        scaled = {name: root * part.permute(2, 1, 0) for name, part in moves.items()}
+        scaled = scaled | {"noise": share * self._solved}
+        scaled = torch.cat([scaled[name] for name in names], -1)
+        half = torch.linalg.solve_triangular(self._chol, scaled, upper=False).flatten(0, 1)
+        return slopes | {"noise": by_noise}, 0.5 * half.T @ half
 
 
 def _evidence_at(K, log_var, sums):

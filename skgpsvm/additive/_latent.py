@@ -9,8 +9,8 @@ import torch
 from .._doubts import bounds_message, described_end
 from .._fitted_models import FittedModel
 from ._basis import AdditiveBasis
-from ._bound import AdditivePosterior
 from ._exact import ExactPosterior
+from ._posterior import AdditivePosterior
 
 LENGTH_BOUNDS = (0.05, 10.0)  # default of the estimators
 

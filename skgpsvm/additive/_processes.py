@@ -1,6 +1,5 @@
-"""Zero-mean processes of one feature, numerical or categorical, and their whitened features."""
+"""Zero-mean processes of one numerical feature, and their whitened features."""
 
-from abc import abstractmethod
 from copy import copy
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ PROFILES = {
     "matern32": Matern(1.5),
     "matern52": Matern(2.5),
 }
-_JITTER = 1e-8
+JITTER = 1e-8
 _MAX_DISTANCE = 1e3  # in units of the profile
 
 
@@ -83,6 +82,10 @@ class Points(NamedTuple):
         """Return the points at an index."""
         return Points(*(part[..., index] for part in self[:3]), self.complete)
 
+    def of(self, index):
+        """Return the points of the processes at an index."""
+        return Points(*(part[index] for part in self[:3]), self.complete)
+
     def unbind(self):
         """Return the points of each process, a list."""
         return [Points(*parts, self.complete) for parts in zip(*self[:3], strict=True)]
@@ -134,15 +137,8 @@ class ZeroMeanKernel:
         return one
 
     def unbind(self):
-        """Return each of a batch of processes, a list.
-
-        Derivatives of all pass through one operation a tensor, which indices would not.
-        """
-        parts = {k: v.unbind() for k, v in vars(self).items() if isinstance(v, torch.Tensor)}
-        found = [copy(self) for _ in self.length]
-        for place, one in enumerate(found):
-            vars(one).update({name: part[place] for name, part in parts.items()})
-        return found
+        """Return each of a batch of processes, a list."""
+        return [self[place] for place in range(len(self.length))]
 
     @property
     def unit(self):
@@ -150,8 +146,7 @@ class ZeroMeanKernel:
         return self.profile.unit * self.length
 
     def _g(self, a, b):
-        distance = self._chord(a[..., :, None] - b[..., None, :])
-        return 1 + self.profile.excess(distance / self.unit[..., None, None])
+        return self.profile.value(self._distance(a, b))
 
     def _chord(self, difference):
         """Return the differences (..., b, b') of points, those of cyclic features along chords."""
@@ -166,12 +161,8 @@ class ZeroMeanKernel:
     def at(self, u):
         """Return the `Points` u (..., b). The process is zero at NaN and at infinity."""
         known, u = u.isfinite().to(u), u.nan_to_num(0.5, posinf=0.5)
-        h = (self.profile.value(self._distance(u, self.atoms)) @ self.weights[..., None])[..., 0]
+        h = (self._g(u, self.atoms) @ self.weights[..., None])[..., 0]
         return Points(u, known * h, known, bool(known.all()))
-
-    def _weighted(self, u):
-        """Return h at points u (..., b)."""
-        return (self._g(u, self.atoms) @ self.weights[..., None])[..., 0]
 
     def variances(self, at):
         """Return prior variances (..., b) at points."""
@@ -179,7 +170,7 @@ class ZeroMeanKernel:
 
     def stationary(self, a, b):
         """Return g (..., b, b') between points; zero where one is missing."""
-        return self._known(a, b, self.profile.value(self._distance(a.u, b.u)))
+        return self._known(a, b, self._g(a.u, b.u))
 
     def stationary_and_slope(self, a, b):
         """Return g between points, and its derivatives in the logarithms of distances."""
@@ -201,14 +192,15 @@ class ZeroMeanKernel:
             slope.addcmul_(left[..., :, None], (scale * right)[..., None, :], value=-1)
         return self._centered(a, b, g), slope
 
-    def slopes_of_h(self, u):
-        """Return derivatives of h at points u (..., b) and of H in the logarithms of distances."""
-        at_points, at_atoms = (
+    def tilts(self, at):
+        """Return the tilts (..., b) at points, see `RowPrior.slopes`."""
+        of_h, at_atoms = (
             (self.profile.value_and_slope(self._distance(points, self.atoms))[1] @ weights)[..., 0]
             for weights in [self.weights[..., None]]
-            for points in (u, self.atoms)
+            for points in (at.u, self.atoms)
         )
-        return at_points, (self.weights * at_atoms).sum(-1)
+        of_total = (self.weights * at_atoms).sum(-1)
+        return at.known * of_h - at.h * (0.5 * of_total / self.total)[..., None]
 
     def _centered(self, a, b, g):
         """Subtract the part of the mean from g, in place."""
@@ -263,19 +255,53 @@ class AtValues(ZeroMeanKernel):
 
     def _at_points(self, points):
         """Set the inducing points; return the prior covariance there."""
-        self._points = points
-        self._h = self._at_atoms if points is self.atoms else self._weighted(points)
-        prior = self._g(points, points) - self._outer(self._h, self._h)
-        self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=_JITTER)
+        self._points, self._h = points, self.at(points).h
+        prior = self.between(self._inducing, self._inducing)
+        self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=JITTER)
         return prior
+
+    @property
+    def _inducing(self):
+        return Points(self._points, self._h, torch.ones_like(self._h), True)
 
     def _whitened(self, K):
         return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
 
     def features(self, at):
         """Return whitened features (..., b, m) at points."""
-        g = at.known[..., None] * self._g(at.u, self._points)
-        return self._whitened(g - self._outer(at.h, self._h))
+        return self._whitened(self.between(at, self._inducing))
+
+    def slopes(self):
+        """Return derivatives of ``coef`` and ``cov`` in the logarithms of the length scales."""
+        slope = self._slope(self._inducing, self._inducing)
+        return self._slope_of_coef(slope, slope), slope
+
+    def _slope(self, a, b):
+        """Return derivatives (..., b, b') of prior covariances between points."""
+        tilts = (self.tilts(at) for at in (a, b))
+        return self.between_and_slope(a, b, *tilts)[1].neg_()
+
+    def _slope_of_coef(self, cross, prior):
+        r"""Return derivatives of ``coef``, given those of the columns' covariances with the points.
+
+        Let :math:`K = L L^\top` be the covariance of the points. With the lower triangle
+        :math:`\Phi` of :math:`L^{-1} K' L^{-\top}`, whose diagonal is halved, :math:`L' = L \Phi`.
+
+        Parameters
+        ----------
+        cross : Tensor of shape (..., r, m)
+        prior : Tensor of shape (..., m, m)
+            Derivatives of K.
+
+        Notes
+        -----
+        Source: Murray (2016), (8).
+        """
+        jitter = JITTER * prior.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        prior = prior + jitter * torch.eye(prior.shape[-1]).to(prior)
+        triangle = self._whitened(self._whitened(prior).mT).tril()
+        triangle.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        return self._whitened(cross) - self.coef @ triangle.mT
 
 
 class CenteredAtPoints(AtValues):
@@ -309,161 +335,27 @@ class CenteredAtPoints(AtValues):
     """
 
     def __init__(self, profile, length, points, polynomials, mean, cyclic=None):
-        F, nodes = polynomials.transform, polynomials.nodes
         ZeroMeanKernel.__init__(self, profile, length, *polynomials.measure(mean), cyclic)
         self._at_points(points)
-        of_h = self._at_atoms @ F.T
-        self.cov = F @ self._g(nodes, nodes) @ F.T - self._outer(of_h, of_h)
-        self.coef = self._whitened(F @ self._g(nodes, points) - self._outer(of_h, self._h))
+        self._transform = polynomials.transform.expand(*length.shape, -1, -1)
+        self.coef, self.cov = self._of_columns(self.between)
+        self.coef = self._whitened(self.coef)
+
+    @property
+    def _nodes(self):
+        return Points(self.atoms, self._at_atoms, torch.ones_like(self.atoms), True)
+
+    def _of_columns(self, covariance):
+        """Return covariances of the coefficients with the points, and of the coefficients."""
+        F, nodes = self._transform, self._nodes
+        return F @ covariance(nodes, self._inducing), F @ covariance(nodes, nodes) @ F.mT
+
+    def slopes(self):
+        cross, cov = self._of_columns(self._slope)
+        return self._slope_of_coef(cross, self._slope(self._inducing, self._inducing)), cov
 
 
 def equally_spaced(m, cyclic=False):
     """Return m points on the unit interval; the end of a cyclic one is its beginning."""
     points = torch.linspace(0, 1, m + cyclic, dtype=torch.float64)
     return points[:m]
-
-
-class FixedProcess:
-    """Zero-mean process of a feature that has no hyperparameters: a sum of a few functions."""
-
-    @abstractmethod
-    def at(self, u):
-        """Return the functions at points u (b,), a tuple of one Tensor (b, q)."""
-
-
-class Line(FixedProcess):
-    """Linear effect of a numerical feature, of variance one under the feature's measure.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (size,)
-        Means of the feature's polynomials under its measure.
-    second : Tensor of shape (size, size)
-        Their second moments.
-
-    Attributes
-    ----------
-    atoms, weights : Tensor of shape (2,)
-        A measure with the same mean and variance.
-    coef, cov : Tensor of shape (size, 1), (size, size)
-        See `CenteredAtPoints`.
-    """
-
-    def __init__(self, mean, second):
-        # The polynomial of degree one is 2 u - 1.
-        scale = (second[1, 1] - mean[1].square()).clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
-        self._mean, self._scale = mean[1], scale
-        self.atoms = 0.5 + 0.5 * torch.stack([mean[1] - scale, mean[1] + scale])
-        self.weights = torch.full_like(self.atoms, 0.5)
-        self.coef = torch.zeros_like(mean)[:, None]
-        self.coef[0, 0], self.coef[1, 0] = -mean[1] / scale, 1 / scale
-        self.cov = self.coef @ self.coef.T
-
-    def at(self, u):
-        """Return standardized numbers, a tuple of one Tensor (b, 1); 0 where one is missing."""
-        line = (2 * u - 1 - self._mean) / self._scale
-        return (torch.where(u.isfinite(), line, 0.0)[:, None],)
-
-    def features(self, at):
-        """Return whitened features (b, 1)."""
-        return at[0]
-
-    def variances(self, at):
-        """Return prior variances (b,)."""
-        return at[0][:, 0].square()
-
-    def between(self, a, b):
-        """Return prior covariances (b, b')."""
-        return a[0] @ b[0].T
-
-
-class Levels(FixedProcess):
-    """Zero-mean effect of the levels of a category, the analogue of `ZeroMeanKernel`.
-
-    Parameters
-    ----------
-    share : Tensor of shape (q,)
-        Share of each level in the rows.
-
-    Attributes
-    ----------
-    atoms, weights : Tensor of shape (q,)
-        Codes of the levels and their shares.
-
-    Notes
-    -----
-    Source: Adam, Durrande and John (2018), (8), over levels.
-    """
-
-    def __init__(self, share):
-        direction = share / share.norm()
-        q = len(share)
-        self.atoms, self.weights = torch.arange(q).to(share), share
-        eye = torch.eye(q, dtype=share.dtype, device=share.device)
-        self.cov = eye - torch.outer(direction, direction)
-        # Columns of the Householder reflection that sends the direction to the first axis.
-        v = direction.clone()
-        v[0] += 1.0 if direction[0] >= 0 else -1.0
-        self.coef = (eye - 2 * torch.outer(v, v) / v.dot(v))[:, 1:]
-
-    def at(self, codes):
-        """Return indicators of levels, a tuple of one Tensor (b, q); zeros for unknown codes."""
-        levels = torch.arange(len(self.coef), device=codes.device)
-        return ((codes[:, None] == levels).to(self.coef),)
-
-    def features(self, at):
-        """Return whitened features (b, q - 1)."""
-        return at[0] @ self.coef
-
-    def variances(self, at):
-        """Return prior variances (b,); that of an unknown level is one."""
-        (H,) = at
-        return ((H @ self.cov) * H).sum(1) + (1 - H.sum(1))
-
-    def between(self, a, b):
-        """Return prior covariances (b, b'); those of an unknown level are zero."""
-        return a[0] @ self.cov @ b[0].T
-
-
-class Steps(FixedProcess):
-    """Zero-mean random walk over the bins of a number, in steps of equal variance.
-
-    Its covariance before centering is that of a Matern process of smoothness 1/2, whose length
-    scale is the number of bins.
-
-    Parameters
-    ----------
-    share : Tensor of shape (q,)
-        Share of each bin in the rows.
-
-    Attributes
-    ----------
-    atoms, weights : Tensor of shape (q,)
-        Codes of the bins and their shares.
-    coef, cov : Tensor of shape (q, q)
-        Values of the whitened features in the bins, and the prior covariance.
-    """
-
-    def __init__(self, share):
-        self.atoms, self.weights = torch.arange(len(share)).to(share), share
-        g = PROFILES["matern12"].value((self.atoms[:, None] - self.atoms).abs() / len(share))
-        h = g @ share
-        self.cov = g - torch.outer(h, h) / (h @ share)
-        self.coef = cholesky(self.cov, "covariance of the steps of a feature", jitter=_JITTER)
-
-    def at(self, codes):
-        """Return the codes, a tuple of one Tensor (b,)."""
-        return (codes.long(),)
-
-    def features(self, at):
-        """Return whitened features (b, q); zeros for a missing number."""
-        return self.coef[at[0]] * (at[0] >= 0)[:, None]
-
-    def variances(self, at):
-        """Return prior variances (b,)."""
-        return self.cov.diagonal()[at[0]] * (at[0] >= 0)
-
-    def between(self, a, b):
-        """Return prior covariances (b, b')."""
-        known = torch.outer(*((own[0] >= 0).to(self.cov) for own in (a, b)))
-        return self.cov[a[0]][:, b[0]] * known

@@ -138,8 +138,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         stay.
     max_iter : int, default=30
         Maximum number of rounds in each stage: of twenty steps with Gaussian noise, of a pass over
-        the rows otherwise. The steps are those of L-BFGS-B, or of Fisher scoring without inducing
-        points.
+        the rows otherwise.
     tol : float, default=1e-4
         Stop when a round gains less than this, in nats per row.
     batch_size : int, default=None

@@ -7,7 +7,8 @@ from functools import cached_property
 import torch
 
 from ._effects import Prior
-from ._processes import PROFILES, FixedProcess, Points, ZeroMeanKernel
+from ._fixed_processes import FixedProcess
+from ._processes import PROFILES, Points, ZeroMeanKernel
 
 # Entries of the covariances of processes in a block, which then fits in the cache; and processes of
 # single numbers whose blocks are computed together.
@@ -143,7 +144,7 @@ class RowPrior(Prior):
         return K
 
     @torch.no_grad()
-    def slopes(self, adjoint, vector):
+    def slopes(self, adjoint, vectors):
         r"""Return derivatives in the hyperparameters.
 
         Let the covariance of a process be :math:`k = g - h h^\top / H`. With g', h' and H' the
@@ -155,20 +156,20 @@ class RowPrior(Prior):
         ----------
         adjoint : Tensor of shape (n, n)
             Derivatives of a function in the covariance, symmetric.
-        vector : Tensor of shape (n,)
+        vectors : Tensor of shape (n, c)
 
         Returns
         -------
         slopes : dict of Tensor (k,)
             Derivatives of the function, by name.
-        moves : dict of Tensor (k, n)
-            Products of the derivatives of the covariance with the vector, by name.
+        moves : dict of Tensor (k, n, c)
+            Products of the derivatives of the covariance with the vectors, by name.
         """
         paired, terms = self._in_pairs, self._members[1:]
         n_alone, n_paired = len(self._weights), len(paired.members)
         variance = torch.cat([self.variance[1:], *(part.ravel() for part in self._absent)])
-        by_length = _Products(adjoint, vector, n_alone + n_paired)
-        by_variance = _Products(adjoint, vector, len(variance))
+        by_length = _Products(adjoint, vectors, n_alone + n_paired)
+        by_variance = _Products(adjoint, vectors, len(variance))
         # Places of terms: of a single number, of a fixed process, and of pairs.
         of_numbers, of_fixed, of_pairs = (
             [place for place, own in enumerate(terms) if len(own) == size] for size in range(3)
@@ -200,48 +201,41 @@ class RowPrior(Prior):
         missing = self.rows[1]
         for place, j in enumerate(self.basis.absent, len(terms)):
             by_variance.dots[place] = missing[:, j] @ adjoint @ missing[:, j]
-            by_variance.moves[place] = missing[:, j] * (missing[:, j] @ vector)
+            by_variance.moves[place] = torch.outer(missing[:, j], missing[:, j] @ vectors)
         scale = -torch.cat([self._weights, torch.ones_like(variance[:1]).expand(n_paired)])
         found = {"length": by_length.scaled(scale), "variance": by_variance.scaled(variance)}
         return tuple({name: part[k] for name, part in found.items()} for k in range(2))
 
 
 class _Products:
-    """Products of matrices, whose blocks come one after the other, with an adjoint and a vector.
+    """Products of matrices, whose blocks come one after the other, with an adjoint and vectors.
 
     Attributes
     ----------
     dots : Tensor of shape (k,)
         Sums of the elementwise products with the adjoint.
-    moves : Tensor of shape (k, n)
-        Products with the vector.
+    moves : Tensor of shape (k, n, c)
+        Products with the vectors.
     """
 
-    def __init__(self, adjoint, vector, k):
-        self._adjoint, self._vector = adjoint, vector
-        self.dots, self.moves = vector.new_zeros(k), vector.new_zeros(k, len(vector))
+    def __init__(self, adjoint, vectors, k):
+        self._adjoint, self._vectors = adjoint, vectors
+        self.dots, self.moves = vectors.new_zeros(k), vectors.new_zeros(k, *vectors.shape)
 
     def add(self, places, block, other, matrices):
         """Add a block of the upper triangle of symmetric matrices, a Tensor (q, b, b')."""
         own = self._adjoint[block, other].reshape(-1)
-        self.moves[places, block] += matrices @ self._vector[other]
+        self.moves[places, block] += matrices @ self._vectors[other]
         if other == block:
             self.dots[places] += matrices.flatten(1) @ own
         else:
             self.dots[places] += 2 * (matrices.flatten(1) @ own)
-            left = self._vector[block].expand(len(matrices), 1, -1)
-            self.moves[places, other] += torch.bmm(left, matrices)[:, 0]
+            left = self._vectors[block].T.expand(len(matrices), -1, -1)
+            self.moves[places, other] += torch.bmm(left, matrices).mT
 
     def scaled(self, scale):
         """Return the products of the matrices times factors (k,)."""
-        return scale * self.dots, scale[:, None] * self.moves
-
-
-class _FixedKernel(ZeroMeanKernel):
-    """A `ZeroMeanKernel` that takes no gradients."""
-
-    def _g(self, a, b):
-        return self.profile.value(self._distance(a, b))
+        return scale * self.dots, scale[:, None, None] * self.moves
 
 
 class _Numbers:
@@ -272,7 +266,7 @@ class _Numbers:
         for place, measure in enumerate(atoms):
             measures[:, place, : len(measure[0])] = torch.stack(measure)
         cyclic = torch.tensor(basis.cyclic(axes), dtype=torch.bool, device=lengths.device)
-        self.kernel = _FixedKernel(
+        self.kernel = ZeroMeanKernel(
             PROFILES[kernel], lengths, *measures, cyclic if cyclic.any() else None
         )
         self.members = self.kernel.unbind()
@@ -291,7 +285,5 @@ class _Numbers:
 
     def tilts(self, rows):
         """Return tilts (p, n) at `Points`, see `RowPrior.slopes`."""
-        kernel, n = self.kernel, rows.u.shape[1]
-        parts = [kernel[part].slopes_of_h(rows.u[part]) for part in self._parts(n)]
-        h_slope, total_slope = map(torch.cat, zip(*parts, strict=True))
-        return rows.known * h_slope - rows.h * (0.5 * total_slope / kernel.total)[:, None]
+        parts = self._parts(rows.u.shape[1])
+        return torch.cat([self.kernel[part].tilts(rows.of(part)) for part in parts])

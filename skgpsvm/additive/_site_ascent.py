@@ -16,6 +16,7 @@ _N_NEWTON_STEPS = 20  # for the initial constant
 # Newton's steps in the logarithms of the likelihood's parameters: finite difference, longest step.
 _DIFFERENCE, _MAX_STEP = 0.05, 0.5
 _MIN_PRECISION = 1e-12
+_ROUNDING = 1e-12  # relative, of objectives
 _SITES = "gram", "cross"
 _MOVED = *_SITES, "length", "variance", "noise"
 
@@ -70,7 +71,7 @@ class SiteAscent(AdditiveAscent):
     that of the ELBO.
     """
 
-    _steps = DEFAULTS.site_steps
+    _scoring_steps, _share = DEFAULTS.site_scoring_steps, 0.01
     trial_rounds = DEFAULTS.site_trial_rounds
 
     def __init__(self, *args, sites, batch_size, generator):
@@ -84,10 +85,12 @@ class SiteAscent(AdditiveAscent):
     def _noise(self, state, k):
         return state.length.new_zeros(())
 
-    def sums(self, state):
-        """Return the `Sums` of each latent."""
-        parts = zip(state.gram, state.cross, strict=True)
-        return [Sums(gram, cross) for gram, cross in parts]
+    def _groups(self, state):
+        """Return one slice for all classes, see `AdditiveAscent._groups`."""
+        return [slice(None)] if self._sites.relative else super()._groups(state)
+
+    def _sums_of(self, state, index):
+        return Sums(state.gram[index], state.cross[index])
 
     def init(self, noise, before=None):
         """Return the state from which a fit starts, see `AdditiveAscent.init`.
@@ -176,7 +179,8 @@ class SiteAscent(AdditiveAscent):
             kl = sum(posterior.kl() for posterior in posteriors)
             elbo = self._expected_earlier(posteriors) - loss - kl
             objective = objective + (log_prior + elbo) / len(batches)
-            if state.before and objective < state.objective:
+            fall = state.objective - objective
+            if state.before and fall > _ROUNDING * abs(state.objective):
                 self._retreat(state, objective.item())
                 return
             if len(batches) == 1:
