@@ -270,13 +270,24 @@ def test_single_precision_is_near_double(likelihood):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
+@pytest.mark.parametrize("unit", [1e-15, 1e-6, 1e6, 1e15])
 def test_amounts_have_any_unit(kind, unit):
     X, f = latents(60)
     y = drawn("gamma", f)
     model = kind(likelihood="gamma", random_state=0)
     predicted = clone(model).fit(X, y).predict(X)
     assert_allclose(clone(model).fit(X, unit * y).predict(X), unit * predicted, rtol=0.15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_may_be_large(kind):
+    X, f = latents(100)
+    amounts = drawn("gamma", f)  # which very large counts are, up to their unit
+    model = kind(likelihood="negative_binomial", random_state=0)
+    few, many = (
+        clone(model).fit(X, np.round(unit * amounts)).predict(X) / unit for unit in (1e5, 1e10)
+    )
+    assert_allclose(many, few, rtol=0.05)
 
 
 def test_equal_amounts_in_rows_alike_do_not_remove_the_dispersion():

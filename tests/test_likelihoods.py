@@ -448,6 +448,18 @@ def test_derivatives_of_rates_are_those_of_their_expectation(name, shift):
         torch.testing.assert_close(value.detach(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e15])
+def test_large_counts_are_most_likely_at_their_mean(size):
+    y = torch.full((1, 1), size, dtype=torch.float64)
+    likelihood = NegativeBinomial(0.4)
+    at, above, below = (likelihood.log_prob(y, y.log() + move) for move in (0.0, 0.5, -0.5))
+    assert at > above + 0.1
+    assert at > below + 0.1
+    slope, curvature = likelihood.expected_derivatives(y, y.log(), torch.zeros(1, 1).double())
+    assert slope.abs() < 1e-6
+    assert curvature.item() == pytest.approx(-1 / 0.4, rel=1e-2)
+
+
 def test_counts_of_little_dispersion_are_poisson():
     y, mean, var = rows(Poisson())
     little = NegativeBinomial(1e-6)

@@ -12,7 +12,8 @@ from ._ascent import AdditiveAscent, AdditiveState
 from ._bound import Sums
 from ._defaults import DEFAULTS
 
-_N_NEWTON_STEPS = 20  # for the initial constant
+# For the initial constant: most steps, of at most 1, and a step that is the last.
+_N_NEWTON_STEPS, _LAST_STEP = 100, 1e-6
 # Newton's steps in the logarithms of the likelihood's parameters: finite difference, longest step.
 _DIFFERENCE, _MAX_STEP = 0.05, 0.5
 _MIN_PRECISION = 1e-12
@@ -159,7 +160,10 @@ class SiteAscent(AdditiveAscent):
             found = sites.sites(y, mean, torch.full_like(mean, DEFAULTS.initial_variance))
             slope, precision = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
             moving = (precision > 0.5) | (slope.abs() > 0.5)
-            level = level + moving * (slope / precision.clamp_min(_MIN_PRECISION)).clamp(-1, 1)
+            step = moving * (slope / precision.clamp_min(_MIN_PRECISION)).clamp(-1, 1)
+            level = level + step
+            if (step.abs() < _LAST_STEP).all():
+                break
         return level
 
     def step(self, state):

@@ -133,7 +133,7 @@ class NegativeBinomial(_Dispersed):
     -----
     With the number of failures r = 1 / dispersion and :math:`h = f - \log r`,
 
-    .. math:: \log p = \log \binom{y + r - 1}{y} + y h - (y + r) \log(1 + e^h),
+    .. math:: \log p = \log \binom{y + r - 1}{y} - (y + r) \log(1 + e^{-h}) - r h,
 
     which is concave in f. Expectations have 32 nodes, spread as the latent values. Those of
     `log_marginal` err where large counts of little dispersion determine f much better than that.
@@ -145,23 +145,22 @@ class NegativeBinomial(_Dispersed):
         return self._log_mass(y, f).sum(-1)
 
     def _log_mass(self, y, f):
-        h = f + self.log_dispersion
-        return self._log_choices(y) + y * h - (y + self._failures) * F.softplus(h)
+        h, r = f + self.log_dispersion, self._failures
+        return self._log_choices(y) + (y + r) * F.logsigmoid(h) - r * h
 
     def expected_log_prob(self, y, mean, var) -> torch.Tensor:
-        h = mean + self.log_dispersion
-        linear = self._log_choices(y) + y * h
-        return (linear - (y + self._failures) * expect(F.softplus, h, var)).sum(-1)
+        h, r = mean + self.log_dispersion, self._failures
+        return (self._log_choices(y) + (y + r) * expect(F.logsigmoid, h, var) - r * h).sum(-1)
 
     def expected_terms(self, y, mean, var):
         def derivatives(h):
-            share = h.sigmoid()
-            return torch.stack([share, share * (1 - share)], 1)
+            rest = (-h).sigmoid()
+            return torch.stack([rest, rest * h.sigmoid()], 1)
 
-        total = y + self._failures
-        slope, curvature = expect(derivatives, mean + self.log_dispersion, var)
+        r = self._failures
+        rest, curvature = expect(derivatives, mean + self.log_dispersion, var)
         value = self.expected_log_prob(y, mean, var)
-        return value, y - total * slope, -total * curvature
+        return value, (y + r) * rest - r, -(y + r) * curvature
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         y, mean, var = torch.broadcast_tensors(y, mean, var)
