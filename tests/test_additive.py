@@ -665,7 +665,7 @@ def test_a_fit_killed_between_stages_ends_the_same(sparse, n_killed, tmp_path):
         ({"length_scale_bounds": (1, 0.1)}, "must be two positive numbers in ascending order"),
         ({"length_scale_bounds": "fixed"}, "must be two positive numbers in ascending order"),
         ({"min_gain": -1}, "min_gain=-1 must be a number of at least 0"),
-        ({"likelihood": "beta"}, "likelihood='beta' is not one of"),
+        ({"likelihood": "tweedie"}, "likelihood='tweedie' is not one of"),
     ],
 )
 def test_bad_parameters(options, message):
