@@ -369,6 +369,36 @@ def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
         assert_allclose(own, [score(scaled), np.mean(draws), np.var(draws)], rtol=1e-8)
 
 
+@pytest.mark.parametrize("n_latents", [1, 3])
+def test_scores_of_many_pairs_are_those_of_each_alone(n_latents, monkeypatch):
+    """Numbers, some missing, and categories of several sizes; a few eigenproblems are enough."""
+    rng, levels = np.random.RandomState(0), [0, 0, 0, 0, 3, 3, 12, 1]
+    data = rng.uniform(size=(400, 8))
+    data[rng.uniform(size=400) < 0.2, 1] = np.nan
+    for j, size in enumerate(levels):
+        data[:, j] = np.floor(size * data[:, j]) if size else data[:, j]
+    data[:5, 4] = -1
+    features = [Feature(n_levels=size) for size in levels]
+    basis = replace(tiny(), features=features, terms=[(j,) for j in range(8)])
+    residuals, precisions = rng.normal(size=(400, n_latents)), rng.uniform(size=(400, n_latents))
+    rows = t64(data), t64(residuals), t64(precisions)
+    n_pairs_at_once, eigh = [], torch.linalg.eigh
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.linalg, "eigh", lambda A: n_pairs_at_once.append(len(A)) or eigh(A))
+        found = score_moments(basis, *rows)
+    assert len(n_pairs_at_once) == 8 + 4  # pairs of sizes of categories; numbers have two grids
+    alone = {}
+    for pair in itertools.combinations(range(8), 2):
+        alone |= score_moments(replace(basis, terms=[(j,) for j in pair]), *rows)
+    assert list(found) == list(alone)
+    assert {len(scores) for scores in found.values()} == {1, 2}
+    for pair, scores in found.items():
+        assert_allclose(scores, alone[pair], rtol=1e-9)
+    monkeypatch.setattr(_interactions, "_BLOCK_ENTRIES", 1)
+    for pair, scores in score_moments(basis, *rows).items():
+        assert_allclose(scores, found[pair], rtol=1e-9)
+
+
 def test_pairs_without_an_interaction_to_test_have_no_score():
     """The effects of the bins explain any means of three cells, and of few rows in as many."""
     rng, basis = np.random.RandomState(0), replace(tiny(), terms=[(0,), (1,)])

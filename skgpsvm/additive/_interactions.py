@@ -3,11 +3,13 @@
 import math
 
 import torch
+from torch.nn.functional import one_hot
 
 from ._defaults import DEFAULTS
 
 _TINY = torch.finfo(torch.float64).tiny
 _ROUNDING = 1e-10  # relative, of eigenvalues
+_BLOCK_ENTRIES = 2**18  # of a tensor of many pairs, 2 MB
 
 
 def score_moments(basis, X, residuals, precisions):
@@ -55,21 +57,25 @@ def score_moments(basis, X, residuals, precisions):
     features = sorted(j for j in present if not basis.features[j].monotonic)
     # The latents have equal weight, and a row has one weight.
     scale = precisions.mean(0).clamp_min(_TINY).rsqrt()
-    residuals, weights = residuals * scale, (precisions * scale.square()).mean(1)
+    rows = _Rows(residuals * scale, (precisions * scale.square()).mean(1))
     levels = {j: basis.features[j].n_levels for j in features}
     values = {j: u[:, j] if levels[j] else _ranks(u[:, j]) for j in features}
     pairs = [(i, j) for i in features for j in features if i < j and (i, j) not in known]
-    found = {}
-    for pair in pairs:
-        grids = [(1, True)] if all(levels[j] for j in pair) else _grids(len(u))
-        scores = []
-        for n_bins, smooth in grids:
-            bins = [_Bins(values[j], levels[j], n_bins, smooth) for j in pair]
-            if bins[0].size * bins[1].size <= DEFAULTS.test_cells:
-                scores.append(_moments(*bins, smooth, residuals, weights))
-        if scores := [moments.tolist() for moments in scores if moments is not None]:
-            found[pair] = scores
-    return found
+    found = {pair: [] for pair in pairs}
+    for n_bins, smooth in _grids(len(u)):
+        bins = {j: _bins(values[j], 1 if levels[j] else n_bins) for j in features}
+        alike = {}  # pairs by the numbers of levels of their features, 0 without levels
+        for i, j in pairs:
+            if smooth or not (levels[i] and levels[j]):  # levels have one grid
+                alike.setdefault((levels[i], levels[j]), []).append((i, j))
+        for n_levels, batch in alike.items():
+            grid = _Grid(n_levels, n_bins, smooth)
+            for block in grid.blocks(batch, rows):
+                left, right = (torch.stack([bins[pair[k]] for pair in block]) for k in (0, 1))
+                moments, testable = grid.moments(left, right, rows)
+                for k in testable.nonzero()[:, 0].tolist():
+                    found[block[k]].append(moments[k])
+    return {pair: scores for pair, scores in found.items() if scores}
 
 
 def step_p_values(basis, X, residuals, precisions):
@@ -131,60 +137,129 @@ def _ranks(u):
     return u.masked_scatter(known, (middle / known.sum())[place])
 
 
-class _Bins:
-    """Bins of a feature: levels of a category, or intervals with equally many numbers.
+def _bins(values, n_bins):
+    """Return the bins (n,) of numbers between 0 and 1, or of codes of levels; -1 if unknown."""
+    known = values.isfinite() & (values >= 0)
+    return torch.where(known, (n_bins * values).floor(), -1).long()
+
+
+class _Rows:
+    """Weights of rows, and the products of their residuals that are summed in cells.
 
     Attributes
     ----------
-    size : int
-    of_rows : Tensor of shape (n,)
-    known : Tensor of shape (n,), bool
-    cov : Tensor of shape (size, size)
-        Covariance of a smooth function of the bins.
+    weights : Tensor of shape (n,)
+    terms : Tensor of shape (n, 2 + c + c * c)
+        Weights, residuals, products of two residuals, and squares of their sum of squares.
+    sizes : list of int
+        Numbers of columns of these.
     """
 
-    def __init__(self, values, n_levels, n_bins, smooth):
-        self.size = n_levels or n_bins
-        self.of_rows = values if n_levels else (n_bins * values).floor()
-        self.known = self.of_rows.isfinite() & (self.of_rows >= 0)
-        self.cov = torch.eye(self.size).to(values)
-        if smooth and not n_levels:
-            at = torch.arange(n_bins).to(values) / (n_bins * DEFAULTS.test_length)
-            self.cov = torch.exp(-0.5 * (at[:, None] - at).square())
-
-    def indicators(self, places):
-        """Return indicators (k, size) of bins."""
-        return torch.nn.functional.one_hot(places, self.size).to(self.cov)
+    def __init__(self, residuals, weights):
+        products = (residuals[:, :, None] * residuals[:, None]).flatten(1)
+        fourth = residuals.square().sum(1, keepdim=True).square()
+        terms = [weights[:, None], residuals, products, fourth]
+        self.weights, self.terms = weights, torch.cat(terms, 1)
+        self.sizes = [term.shape[1] for term in terms]
 
 
-def _moments(left, right, smooth, residuals, weights):
-    """Return score, mean and variance (3,) of a pair, given the `_Bins` of its features.
+class _Grid:
+    """Cells of the bins of two features, the same for all pairs of a batch.
 
-    Return None if the effects of the bins explain any values in the cells with rows. Those of two
-    indicators of one category do, which are never both 1.
+    Attributes
+    ----------
+    sizes : tuple of int
+        Numbers of bins of the two features.
+    cov : Tensor or None
+        Covariance of a smooth function of the cells; None is the identity.
     """
-    known = left.known & right.known & (weights > 0)
-    places, r = [own.of_rows[known].long() for own in (left, right)], residuals[known]
-    cells, cell = (places[0] * right.size + places[1]).unique(return_inverse=True)
 
-    def in_cells(values):
-        return values.new_zeros(len(cells), *values.shape[1:]).index_add(0, cell, values)
+    def __init__(self, levels, n_bins, smooth):
+        self.sizes = tuple(n_levels or n_bins for n_levels in levels)
+        self.cov = None
+        if smooth and self.n_cells <= DEFAULTS.test_cells:
+            self.cov = torch.kron(*[_smooth_cov(n_levels, n_bins) for n_levels in levels])
 
-    root = in_cells(weights[known]).sqrt()[:, None]
-    i, j = cells // right.size, cells % right.size
-    effects = root * torch.cat([left.indicators(i), right.indicators(j)], 1)
-    values, vectors = torch.linalg.eigh(effects.T @ effects)
-    held = values > _ROUNDING * values[-1]
-    if held.sum() == len(cells):
-        return None
-    effects = effects @ (vectors[:, held] * values[held].rsqrt())
-    M = torch.eye(len(cells)).to(root) - effects @ effects.T
-    if smooth:
-        M = M @ (root * left.cov[i][:, i] * right.cov[j][:, j] * root.T) @ M
-    sums = in_cells(r) / root
-    score = (sums * (M @ sums)).sum()
-    squares = in_cells((r[:, :, None] * r[:, None]).flatten(1)) / root.square()
-    own = squares[:, :: r.shape[1] + 1].sum(1)
-    both = in_cells(r.square().sum(1).square()) / root[:, 0] ** 4
-    diagonal, products = M.diagonal(), (M.square() @ squares * squares).sum()
-    return torch.stack([score, diagonal @ own, 2 * (products - diagonal.square() @ both)])
+    @property
+    def n_cells(self):
+        """Number of cells."""
+        return math.prod(self.sizes)
+
+    def blocks(self, pairs, rows):
+        """Return pairs in lists for `moments`, none if there are too many cells.
+
+        This bounds the memory. A tensor of a block has at most `_BLOCK_ENTRIES` numbers, or is of a
+        single pair; the largest are matrices of the cells with rows or of the bins, and the rows'
+        terms and their sums.
+        """
+        if self.n_cells > DEFAULTS.test_cells:
+            return []
+        n_rows, n_terms = rows.terms.shape
+        side = max(min(self.n_cells, n_rows), sum(self.sizes))
+        size = max(1, _BLOCK_ENTRIES // max(side**2, max(self.n_cells, n_rows) * n_terms))
+        return [pairs[start : start + size] for start in range(0, len(pairs), size)]
+
+    def moments(self, left, right, rows):
+        """Return score, mean and variance of each pair, a list, and which can be tested (p,).
+
+        A pair cannot be tested if the effects of the bins explain any values in the cells with
+        rows. Those of two indicators of one category do, which are never both 1.
+
+        Parameters
+        ----------
+        left, right : Tensor of shape (p, n)
+            Bins of the features of each pair.
+        rows : _Rows
+        """
+        cells, n_held, sums = self._sums(left, right, rows)
+        weights, residuals, squares, both = sums.split(rows.sizes, 2)
+        root = weights.sqrt()
+        inverse = torch.where(root > 0, 1 / root, 0)  # cells without rows have no effect
+        first, second = self.sizes
+        effects = [one_hot(cells // second, first), one_hot(cells % second, second)]
+        effects = root * torch.cat(effects, 2)
+        values, vectors = torch.linalg.eigh(effects.mT @ effects)
+        spanned = values > _ROUNDING * values[:, -1:]
+        effects = effects @ (vectors * torch.where(spanned, values, torch.inf).rsqrt()[:, None])
+        S = torch.eye(cells.shape[1]).to(root)
+        if self.cov is not None:
+            S = root * self.cov.to(root)[cells[:, :, None], cells[:, None]] * root.mT
+        # With an orthonormal basis U of the effects, Q = I - U U^T and M = S - P - P^T for
+        # P = (S U - U U^T S U / 2) U^T.
+        moved = S @ effects
+        P = (moved - 0.5 * effects @ (effects.mT @ moved)) @ effects.mT
+        M = S - P - P.mT
+        residuals, squares, both = residuals * inverse, squares * inverse**2, both * inverse**4
+        score = (residuals * (M @ residuals)).sum((1, 2))
+        own = squares[:, :, :: residuals.shape[2] + 1].sum(2)
+        diagonal = M.diagonal(dim1=1, dim2=2)
+        mean = (diagonal * own).sum(1)
+        products = (M.square() @ squares * squares).sum((1, 2))
+        var = 2 * (products - (diagonal.square() * both[:, :, 0]).sum(1))
+        return torch.stack([score, mean, var], 1).tolist(), spanned.sum(1) < n_held
+
+    def _sums(self, left, right, rows):
+        """Return the cells with rows (p, m) of pairs, their number (p,), and sums of rows in them.
+
+        Pairs with fewer than m have other cells at the end, whose sums (p, m, k) are zero.
+        """
+        known = (left >= 0) & (right >= 0) & (rows.weights > 0)
+        # Other rows have a cell of their own, behind the grid.
+        cell = torch.where(known, left * self.sizes[1] + right, self.n_cells)
+        n_pairs, size = len(cell), self.n_cells + 1
+        pairs = torch.arange(n_pairs, device=cell.device)[:, None]
+        sums = rows.terms.new_zeros(n_pairs * size, rows.terms.shape[1])
+        sums.index_add_(0, (pairs * size + cell).ravel(), rows.terms.repeat(n_pairs, 1))
+        sums = sums.unflatten(0, (n_pairs, size))[:, :-1]
+        held = sums[:, :, 0] > 0
+        n_held = held.sum(1)
+        cells = held.long().argsort(dim=1, descending=True, stable=True)[:, : n_held.max()]
+        return cells, n_held, sums[pairs, cells]
+
+
+def _smooth_cov(n_levels, n_bins):
+    """Return the covariance of a smooth function of bins, or of a function of levels."""
+    if n_levels:
+        return torch.eye(n_levels, dtype=torch.float64)
+    at = torch.arange(n_bins, dtype=torch.float64) / (n_bins * DEFAULTS.test_length)
+    return torch.exp(-0.5 * (at[:, None] - at).square())

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from scipy.stats import gamma
+from scipy.special import gammaincc
 
 from .._fitting import Run, Stage
 from ._ascent import AdditiveAscent, AdditiveState
@@ -41,7 +41,7 @@ def _best_score(moments):
     scores = []
     for score, mean, var in moments:
         if mean > 0 and var > 0:
-            p_value = gamma.sf(score, mean**2 / var, scale=var / mean)
+            p_value = gammaincc(mean**2 / var, max(score, 0.0) * mean / var)
             z = (score - mean) / math.sqrt(var)
             scores.append(PairScore(z, min(1.0, p_value * len(moments))))
     return min(scores, key=lambda own: (own.p_value, -own.z), default=PairScore(0.0, 1.0))
