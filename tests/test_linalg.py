@@ -8,6 +8,7 @@ import pytest
 import torch
 from problems import t64
 
+from skgpsvm import _linalg
 from skgpsvm._linalg import (
     add_gram,
     add_grams,
@@ -133,12 +134,19 @@ def test_cholesky_gradient_includes_the_jitter():
     assert torch.autograd.gradcheck(lambda K: cholesky(K + K.mT, jitter=1e-2), (K,))
 
 
-def test_upper_inverse():
-    L = cholesky(random_covariance(2, 5, 5))
+@pytest.mark.parametrize("m", [1, 5, 301])
+def test_upper_inverse(m):
+    L = cholesky(random_covariance(2, m, m) + torch.eye(m))
     root = upper_inverse(L)
     assert torch.equal(root, root.triu())
-    # The condition number is about 10, so that the error is a few ulps.
-    torch.testing.assert_close(L.mT @ root, torch.eye(5, dtype=L.dtype).expand(2, 5, 5))
+    # Condition numbers are at most about 40, so that the error is some ulps.
+    torch.testing.assert_close(L.mT @ root, torch.eye(m, dtype=L.dtype).expand(2, m, m))
+
+
+def test_upper_inverse_by_halves_is_differentiable(monkeypatch):
+    monkeypatch.setattr(_linalg, "_BLOCK", 1)
+    L = cholesky(random_covariance(2, 3, 3)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda L: upper_inverse(L.tril()), (L,))
 
 
 @pytest.mark.parametrize("p", [1, 7, 128, 300])

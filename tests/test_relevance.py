@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skgpsvm import QSRVMClassifier, QSRVMRegressor
 from skgpsvm._posteriors import WeightPosterior
+from skgpsvm._problem import Problem
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.callbacks import Checkpoint
@@ -283,6 +284,37 @@ def test_an_output_that_needs_no_function(covariance):
     assert_allclose(model.predict(data)[:, 1], 0, atol=1e-12)
 
 
+@pytest.mark.parametrize("mean_field", [True, False])
+def test_functions_leave_the_latents_that_they_are_irrelevant_to(mean_field):
+    data, y = ring(45, 3)
+    options = {"n_latents": 3, "mean_field": mean_field, "threshold": 1e4}
+    sweeps = sweeps_of(Softmax(), data, y, **options)
+    state = start_of(sweeps, data)
+    precisions = 10.0 ** (torch.arange(3 * 46) % 7).double().view(3, 46)
+    state.precisions = precisions.clone()
+    sweeps._prune(state)
+    sweeps._solve(state)
+    relevant = precisions < 1e4
+    relevant[:, -1] = True
+    assert relevant.any(0).all()
+    assert_array_equal(state.precisions[~relevant], PRECISIONS[1])
+    assert_array_equal(state.coef[~relevant], 0)
+    assert_array_equal(state.gamma[~relevant], 0)
+    for j, own in enumerate(relevant):
+        data_part = state.products[0][own][:, own]
+        cov = torch.linalg.inv(data_part + precisions[j, own].diag())
+        assert_allclose(state.coef[j, own], cov @ state.linear[j, own], rtol=1e-9, atol=1e-12)
+        if mean_field:
+            var = 1 / (data_part.diagonal() + precisions[j, own])
+            assert_allclose(state.diag[j, own].square(), var, rtol=1e-9)
+        else:
+            C = state.columns[j]
+            assert_allclose((C @ C.T)[own][:, own], cov, rtol=1e-9, atol=1e-12)
+            assert_allclose(C.diagonal(), state.diag[j])
+    for state.per_weight in (False, True):  # they do not return
+        assert_array_equal(sweeps._precisions(state)[~relevant], PRECISIONS[1])
+
+
 def test_value_is_the_dense_evidence():
     data, y, _ = sinc(60)
     model = QSRVMRegressor(RBF(1.5), noise_variance=0.05, optimizer=None).fit(data, y)
@@ -464,6 +496,29 @@ def test_length_scales_are_learned_from_few_rows(n):
     grid = np.linspace(-3, 3, 100)[:, None]
     # With the initial length scales it is 0.65.
     assert np.abs(model.predict(grid) - np.sin(2 * grid[:, 0])).mean() < 0.1
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_length_scales_that_are_clearly_worse_are_tried_on_one_fold(kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(120, 5))
+    f = data @ [1.0, -2.0, 0.0, 0.0, 1.0]
+    model, y = QSRVMRegressor(random_state=0), f + 0.1 * rng.normal(size=120)
+    if kind == "classification":
+        model, y = QSRVMClassifier(random_state=0), np.digitize(f, [-1.0, 1.0])
+    run_stage, tried = Problem.run_stage, []
+
+    def recorded(self, name, *args, **kwargs):
+        tried.append(name)
+        return run_stage(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(Problem, "run_stage", recorded)
+    raced, shortest = model.fit(data, y).kernel_, "length scales times 0.0625, fold "
+    assert shortest + "0" in tried
+    assert shortest + "1" not in tried
+    monkeypatch.setattr(_rvm_training, "_STANDARD_ERRORS", (1e300, 1e300, 1.0))
+    assert model.fit(data, y).kernel_ == raced
+    assert shortest + "2" in tried
 
 
 def relative_errors(seed):

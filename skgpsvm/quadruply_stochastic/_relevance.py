@@ -9,7 +9,7 @@ import torch
 
 from .._bases import HELD_BYTES, Dictionary
 from .._fitting import Stage, State
-from .._linalg import cholesky, upper_inverse
+from .._linalg import cholesky, triangular_product, upper_inverse
 from .._optim import by_autograd, lbfgs
 from ..likelihoods import Logistic
 from ._bounds import ExpectedQuadratic, quadratic_bound
@@ -116,9 +116,9 @@ class HeldOutFit(NamedTuple):
 class RelevanceSweeps(Stage):
     r"""Coordinate ascent on the ELBO of weights that each have a prior precision.
 
-    A sweep sets the precisions, then the noise, and prunes functions that have become irrelevant.
-    It then solves for the means and the covariance. Finally, a pass over the rows updates the
-    quadratic bound on the likelihood.
+    A sweep sets the precisions, then the noise, and prunes functions that have become irrelevant,
+    for each latent by itself. It then solves for the means and the covariance. Finally, a pass over
+    the rows updates the quadratic bound on the likelihood.
 
     Parameters
     ----------
@@ -262,8 +262,11 @@ class RelevanceSweeps(Stage):
             data = state.products.diagonal(dim1=1, dim2=2) / self._noise_unit(state)[:, None]
             precisions = joint_precisions(state.coef, data)
         elif state.per_weight:
-            parts = zip(state.precisions, state.coef, state.columns, strict=True)
-            precisions = torch.stack([per_weight_precisions(*part) for part in parts])
+            precisions = state.precisions.clone()
+            for j, relevant in enumerate(self._relevant(precisions)):
+                block = _block(relevant)
+                given = precisions[j, block[1]], state.coef[j, block[1]], state.columns[j][block]
+                precisions[j, block[1]] = per_weight_precisions(*given)
         else:
             precisions = fixed_point(state.coef, state.gamma)
         return precisions.clamp(*PRECISIONS)
@@ -278,10 +281,20 @@ class RelevanceSweeps(Stage):
         noise = (total / self._rows.total_weight).clamp_min(_TINY).log()
         return noise.clamp(*self._noise_bounds.unbind(1))
 
+    def _relevant(self, precisions):
+        """Return whether each function is relevant to each latent, (c, M); the constant is."""
+        relevant = precisions < self._threshold
+        relevant[:, -1] = True
+        return relevant
+
     def _prune(self, state):
-        """Remove all functions that are relevant to no latent, except the constant."""
-        kept = (state.precisions < self._threshold).any(0)
-        kept[-1] = True
+        """Remove irrelevant functions from each latent, and altogether if no latent has them.
+
+        A weight that is removed has the largest precision, from which no update returns.
+        """
+        relevant = self._relevant(state.precisions)
+        state.precisions = state.precisions.masked_fill(~relevant, PRECISIONS[1])
+        kept = relevant.any(0)
         if kept.all():
             return
         state.bases = state.bases[kept[:-1]]
@@ -290,24 +303,35 @@ class RelevanceSweeps(Stage):
         state.products = state.products[:, kept][:, :, kept]
 
     def _solve(self, state):
-        """Set the means and the covariance to their optimum."""
+        """Set the means and the covariance to their optimum; irrelevant weights have mean zero."""
         unit, s = self._noise_unit(state), state.precisions
-        scale = s.rsqrt()
-        parts = []
-        for j in range(len(s)):
-            products = state.products[j % len(state.products)]
-            B = scale[j][:, None] * products * (scale[j] / unit[j])
-            B.diagonal().add_(1.0)
-            root = _lower_root(B)
-            C = scale[j][:, None] * root
-            coef = C @ (C.T @ state.linear[j]) / unit[j]
+        coef, gamma = torch.zeros(2, *s.shape).to(s)
+        diag = s.rsqrt()
+        columns = torch.diag_embed(diag)
+        shares_products = len(state.products) == 1
+        # Latents start with the same precisions.
+        repeats = (s[1:] == s[:-1]).all(1) & (unit[1:] == unit[:-1]) & shares_products
+        repeats = [False, *repeats.tolist()]
+        for j, relevant in enumerate(self._relevant(s)):
+            if not repeats[j]:
+                block = _block(relevant)
+                part = block[1]
+                scale = diag[j, part]
+                products = state.products[0 if shares_products else j][block] / unit[j]
+                B = scale[:, None] * products * scale
+                B.diagonal().add_(1.0)
+                root = _lower_root(B)
+                C = scale[:, None] * root
+            coef[j, part] = C @ (C.T @ state.linear[j, part]) / unit[j]
             if self._mean_field:
-                data = products.diagonal() / unit[j]
-                parts.append((coef, (data + s[j]).rsqrt(), C[:, :0], data / (data + s[j])))
+                data = products.diagonal()
+                gamma[j, part] = data / (data + s[j, part])
+                diag[j, part] = (data + s[j, part]).rsqrt()
             else:
-                parts.append((coef, C.diagonal(), C, 1 - root.square().sum(1)))
-        parts = map(torch.stack, zip(*parts, strict=True))
-        state.coef, state.diag, state.columns, state.gamma = parts
+                gamma[j, part] = 1 - root.square().sum(1)
+                columns[j][block], diag[j, part] = C, C.diagonal()
+        state.coef, state.diag, state.gamma = coef, diag, gamma
+        state.columns = columns[:, :, :0] if self._mean_field else columns
         if not self._is_bound():
             state.solved_products, state.solved_linear = state.products, state.linear
 
@@ -428,17 +452,30 @@ def per_weight_precisions(precisions, coef, columns):
     """
     low, high = PRECISIONS
     updated, coef = precisions.tolist(), coef.cpu().clone()
-    cov = (columns @ columns.T).cpu()  # many short steps, for which no device is faster
+    # There are many short steps, for which no device is faster.
+    cov = triangular_product(columns, columns.T).cpu()
+    means, variances = coef.numpy(), cov.diagonal().numpy()  # views, whose entries are read faster
     for i, s in enumerate(updated):
-        row, mean = cov[i].clone(), coef[i].item()
-        share = min(max(s * row[i].item(), _MIN_SHARE), 1 - _MIN_SHARE)
+        mean, share = means.item(i), s * variances.item(i)
+        share = min(max(share, _MIN_SHARE), 1 - _MIN_SHARE)
         sparsity, quality = s * (1 - share) / share, s * mean / share
         excess = quality**2 - sparsity
         updated[i] = min(max(sparsity**2 / excess, low), high) if excess > 0 else high
+        if updated[i] == s:  # most functions are left out, and remain so
+            continue
         gain = (updated[i] - s) / (1 + (updated[i] - s) * share / s)
+        row = cov[i].clone()
         coef.sub_(row, alpha=gain * mean)
         cov.addr_(row, row, alpha=-gain)
     return precisions.new_tensor(updated)
+
+
+def _block(chosen):
+    """Return the indices of the chosen (M,) rows and columns of a square matrix."""
+    if chosen.all():
+        return slice(None), slice(None)
+    (index,) = chosen.nonzero(as_tuple=True)
+    return index[:, None], index
 
 
 def _lower_root(B):

@@ -82,7 +82,8 @@ class QSRVMClassifier(GPClassifier):
     relevance_vectors_ : ndarray of shape (r, d)
         Rows whose functions remain, in units of X.
     relevance_ : ndarray of shape (r,) or (n_classes, r)
-        Prior precisions of their weights; for more than two classes, one row per class.
+        Prior precisions of their weights; for more than two classes, one row per class. It is
+        exp(28) where a class does not use a function that another class does.
     elbo_ : float
         Lower bound on the log evidence, in nats.
     objective_curve_ : ndarray of shape (n_iterations,)
@@ -113,7 +114,8 @@ class QSRVMClassifier(GPClassifier):
     classes.
 
     With two classes each of the first sweeps costs O(n M^2 + M^3). With c classes it costs
-    O(c M^3), and O(n M^2) once for all. In later sweeps M is the number of remaining functions.
+    O(c M^3), and O(n M^2) once for all. In later sweeps M is the number of functions that a class
+    still uses.
     Memory beyond X is about ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A stochastic step costs the
     same for all n and M, and the memory of the steps is O(n + M). A prediction costs O(r^2) per row
     and latent, or O(r) with independent weights.

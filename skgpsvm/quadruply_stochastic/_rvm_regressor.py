@@ -94,7 +94,8 @@ class QSRVMRegressor(GPRegressor):
     relevance_vectors_ : ndarray of shape (r, d)
         Rows whose functions remain, in units of X.
     relevance_ : ndarray of shape (r,) or (t, r)
-        Prior precisions of their weights; for several outputs, one row per output.
+        Prior precisions of their weights; for several outputs, one row per output. It is exp(28)
+        where an output does not use a function that another output does.
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance of predictions, in squared units of y, for each output. Its lower limit is a
         millionth of the variance of y.
@@ -123,7 +124,8 @@ class QSRVMRegressor(GPRegressor):
 
     Several outputs share the functions, each with its own precisions. A function remains while it
     is relevant to any output. Each of the first sweeps costs O(M^3), and all together O(n M^2);
-    with Laplace noise each costs O(n M^2). In later sweeps M is the number of remaining functions.
+    with Laplace noise each costs O(n M^2). In later sweeps M is the number of functions that an
+    output still uses.
     Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A stochastic
     step costs the same for all n and M, and the memory of the steps is O(n + M). A prediction costs
     O(r^2) per row, or O(r) with independent weights.

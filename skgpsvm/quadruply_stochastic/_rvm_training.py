@@ -34,6 +34,8 @@ _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # precision for each function it favors functions of one row.
 _FACTORS = 2.0 ** np.arange(-4, 3)
 _EQUAL = 1.0  # nats of all held-out rows that tell nothing, however alike the rows' gains are
+# After each fold, candidates that are worse than the best by more standard errors are dropped.
+_STANDARD_ERRORS = (3.0, 3.0, 1.0)
 
 
 @dataclass
@@ -170,15 +172,24 @@ class RelevanceFits:
         given = start.state(rows.device)
         return sweeps, sweeps.init(given["theta"], given["noise"], functions)
 
+    def predict_fold(self, start, fold, name, max_sweeps=_CV_SWEEPS):
+        """Return sweeps on a fold's training rows, their noise, and moments of the held-out rows.
+
+        See `RelevanceSweeps.moments`.
+        """
+        training_rows, held_out_rows = fold
+        sweeps, state = self.initialize(start, training_rows)
+        self.problem.run_stage(name, sweeps, state, max_sweeps, must_converge=False)
+        return sweeps, state.noise, sweeps.moments(state, held_out_rows)
+
     def predict_folds(self, start, folds, stage, max_sweeps=_CV_SWEEPS):
-        """Return the last fold's sweeps and noise, and `RelevanceSweeps.moments` of all folds."""
+        """Return the last fold's sweeps and noise, and moments of the held-out rows of all."""
         moments = []
-        for i, (training_rows, held_out_rows) in enumerate(folds):
-            sweeps, state = self.initialize(start, training_rows)
+        for i, fold in enumerate(folds):
             name = f"{stage}, fold {i}"
-            self.problem.run_stage(name, sweeps, state, max_sweeps, must_converge=False)
-            moments.append(sweeps.moments(state, held_out_rows))
-        return sweeps, state.noise, tuple(map(torch.cat, zip(*moments, strict=True)))
+            sweeps, noise, found = self.predict_fold(start, fold, name, max_sweeps)
+            moments.append(found)
+        return sweeps, noise, _concatenated(moments)
 
     def cross_validate(self, start, folds, stage, *, shrinks=False):
         """Return the `HeldOutFit` of some folds."""
@@ -190,20 +201,21 @@ class RelevanceFits:
 
         All are multiplied by one factor. Their held-out log density is within a nat, or a standard
         error, of the best. With few rows, or few rows of a rare class, differences are mostly due
-        to chance, and long length scales are the simpler model.
+        to chance, and long length scales are the simpler model. Factors that are clearly worse are
+        not tried on further folds.
         """
-        folds = list(_folds(rows, self.problem.random_state))
-        models = [with_lengths(start, factor) for factor in _FACTORS]
-        found = [
-            self.cross_validate(model, folds, f"length scales times {factor:.3g}")
-            for factor, model in zip(_FACTORS, models, strict=True)
-        ]
-        densities, weights = [fit.densities for fit in found], found[0].weights
-        highest = max(densities, key=lambda values: (weights @ values).item())
-        longest = max(
-            i for i, values in enumerate(densities) if _is_as_good(values, highest, weights)
-        )
-        return models[longest]
+        moments = {factor: [] for factor in _FACTORS}
+        folds = _folds(rows, self.problem.random_state)
+        for i, (fold, n_errors) in enumerate(zip(folds, _STANDARD_ERRORS, strict=True)):
+            fits = {}
+            for factor in moments:
+                name = f"length scales times {factor:.3g}, fold {i}"
+                model = with_lengths(start, factor)
+                sweeps, noise, found = self.predict_fold(model, fold, name)
+                moments[factor].append(found)
+                fits[factor] = sweeps.held_out_fit(noise, _concatenated(moments[factor]))
+            moments = {factor: moments[factor] for factor in _not_worse(fits, n_errors)}
+        return with_lengths(start, max(moments))
 
 
 def take_rvm_steps(
@@ -306,12 +318,27 @@ def _functions(rows, n_basis, random_state):
     return torch.unique(rows.points(index), dim=0)
 
 
-def _is_as_good(values, highest, weights):
-    """Return whether weighted sums differ by at most a nat, or by a standard error."""
-    loss = highest - values
-    gap = weights @ loss
-    variance = weights @ (loss - gap / weights.sum()).square()
-    return bool(gap <= variance.sqrt().clamp_min(_EQUAL))
+def _not_worse(fits, n_errors):
+    """Return the keys of each `HeldOutFit` that is as good as the best, or nearly so.
+
+    Their weighted sums differ by at most a nat, or by ``n_errors`` standard errors.
+    """
+    weights = next(iter(fits.values())).weights
+    densities = {key: fit.densities for key, fit in fits.items()}
+    highest = max(densities.values(), key=lambda values: (weights @ values).item())
+
+    def is_as_good(values):
+        loss = highest - values
+        gap = weights @ loss
+        variance = weights @ (loss - gap / weights.sum()).square()
+        return gap <= (n_errors * variance.sqrt()).clamp_min(_EQUAL)
+
+    return [key for key, values in densities.items() if is_as_good(values)]
+
+
+def _concatenated(parts):
+    """Return a tuple of tensors from several such tuples, joined by their rows."""
+    return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
 def _folds(rows, random_state):
