@@ -307,7 +307,7 @@ class RelevanceSweeps(Stage):
         unit, s = self._noise_unit(state), state.precisions
         coef, gamma = torch.zeros(2, *s.shape).to(s)
         diag = s.rsqrt()
-        columns = torch.diag_embed(diag)
+        columns = s.new_zeros(*s.shape, 0) if self._mean_field else torch.diag_embed(diag)
         shares_products = len(state.products) == 1
         # Latents start with the same precisions.
         repeats = (s[1:] == s[:-1]).all(1) & (unit[1:] == unit[:-1]) & shares_products
@@ -330,8 +330,7 @@ class RelevanceSweeps(Stage):
             else:
                 gamma[j, part] = 1 - root.square().sum(1)
                 columns[j][block], diag[j, part] = C, C.diagonal()
-        state.coef, state.diag, state.gamma = coef, diag, gamma
-        state.columns = columns[:, :, :0] if self._mean_field else columns
+        state.coef, state.diag, state.columns, state.gamma = coef, diag, columns, gamma
         if not self._is_bound():
             state.solved_products, state.solved_linear = state.products, state.linear
 
