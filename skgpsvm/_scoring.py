@@ -91,13 +91,15 @@ def _bounded_step(gradient, hess, ends):
     """Return the step s (k,) within bounds (k, 2) that maximizes g^T s - s^T H s / 2.
 
     Source: Nocedal and Wright (2006), section 16.5. Departs from the source: all entries that leave
-    their bounds are held there at once.
+    their bounds are held there at once, and those whose multipliers are at least half the largest
+    are released at once.
     """
     low, high = ends.unbind(1)
     step, free = torch.zeros_like(gradient), low < high
     for _ in range(2 * len(gradient)):
-        rest = gradient[free] - hess[free][:, ~free] @ step[~free]
-        step[free] = torch.linalg.solve(hess[free][:, free], rest)
+        index = free.nonzero()[:, 0]
+        rest = gradient - hess @ step.masked_fill(free, 0.0)
+        step[index] = torch.linalg.solve(hess[index[:, None], index], rest[index])
         out = (step < low) | (step > high)
         step = step.clamp(low, high)
         if out.any():
@@ -108,5 +110,5 @@ def _bounded_step(gradient, hess, ends):
         inward = torch.where(low < high, inward, 0.0)
         if not (inward > 0).any():
             break
-        free[inward.argmax()] = True
+        free |= inward >= 0.5 * inward.max()
     return step

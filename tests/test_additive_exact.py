@@ -30,7 +30,7 @@ from skgpsvm.additive._exact import (
     RowSums,
     evidence_gains,
 )
-from skgpsvm.additive._exact_learning import ExactGaussianAscent
+from skgpsvm.additive._exact_learning import ExactGaussianAscent, ExactSiteAscent
 from skgpsvm.additive._row_prior import RowPrior
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
@@ -817,3 +817,18 @@ def test_a_listed_pair_stays_where_too_many_are_found(min_gain):
     pairs = [term for term in model.terms_ if len(term) == 2]
     assert (3, 4) in pairs
     assert len(pairs) == 2
+
+
+def test_passes_do_not_scale_the_features_again(monkeypatch):
+    found, sums_of = [], ExactSiteAscent._sums_of
+
+    def recorded(*args):
+        found.append(sums_of(*args))
+        return found[-1]
+
+    monkeypatch.setattr(ExactSiteAscent, "_sums_of", recorded)
+    rng = np.random.RandomState(0)
+    X = rng.uniform(size=(40, 2))
+    AdditiveGPClassifier(**exact, interactions=None).fit(X, X[:, 0] > rng.uniform(size=40))
+    assert len(found) > 5
+    assert len({id(sums.u) for sums in found}) == 1

@@ -5,7 +5,7 @@ import pytest
 import torch
 from problems import t64
 
-from skgpsvm._scoring import fisher_scoring
+from skgpsvm._scoring import _bounded_step, fisher_scoring
 from skgpsvm.exceptions import NotPositiveDefiniteError
 
 
@@ -45,6 +45,20 @@ def test_a_quadratic_takes_the_steps_to_its_constrained_optimum(seed, held):
     assert len(outward) > 0
     np.testing.assert_allclose(slope[inside], 0, atol=0.02)
     assert outward[held:].min() > 0
+
+
+def test_steps_within_bounds_are_optimal_after_few_systems(monkeypatch):
+    systems, solve = [], torch.linalg.solve
+    monkeypatch.setattr(torch.linalg, "solve", lambda A, b: systems.append(len(A)) or solve(A, b))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        root, gradient = t64(rng.normal(size=(100, 120))), t64(rng.normal(size=100))
+        hess, ends = 0.1 * root @ root.T, t64([-1, 1] * rng.uniform(0, 0.03, (100, 2)))
+        step = _bounded_step(gradient, hess, ends)
+        slope, low, high = gradient - hess @ step, step == ends[:, 0], step == ends[:, 1]
+        np.testing.assert_allclose(slope[~(low | high)], 0, atol=1e-12)
+        assert slope[low].max() <= 0 <= slope[high].min()
+    assert len(systems) <= 20 * 20
 
 
 @pytest.mark.parametrize("overestimate", [0.2, 1.0, 5.0])

@@ -1,6 +1,7 @@
 """Stages that learn additive models without inducing points: every row has its own site."""
 
 import math
+from functools import cached_property
 
 import torch
 
@@ -16,6 +17,11 @@ class _AllRows(AdditiveAscent):
     """Additive model without inducing points."""
 
     has_points = False
+
+    @cached_property
+    def _u(self):
+        """Features of the rows on the unit interval."""
+        return self.basis.unit(self.rows.take(slice(None))[0])
 
     def _new_prior(self, own, sums):
         return RowPrior(self.basis, own, sums.u)
@@ -76,9 +82,9 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
         return value + (log_noise + densities.sum()).item(), *found
 
     def _read(self):
-        X, targets, weights = self.rows.take(slice(None))
+        _, targets, weights = self.rows.take(slice(None))
         y, known = observations(targets)
-        self._u, self._known = self.basis.unit(X), None if known is None else known.T
+        self._known = None if known is None else known.T
         self._precision, self._linear = weights.expand(y.shape[1], -1), weights * y.T
 
     def _sums_of(self, state, index):
@@ -94,8 +100,7 @@ class ExactSiteAscent(_AllRows, SiteAscent):
     """
 
     def _sums_of(self, state, index):
-        u = self.basis.unit(self.rows.take(slice(None))[0])
-        return RowSums(u, state.gram[index], state.cross[index])
+        return RowSums(self._u, state.gram[index], state.cross[index])
 
     def _site_sums(self, noise, row_moments, index):
         X, y, weights = self.rows.take(slice(None))
