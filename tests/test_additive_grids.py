@@ -1,5 +1,6 @@
 """Inducing points and polynomials of additive models: at values, by rows, refined if needed."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -188,7 +189,7 @@ def test_narrow_peaks_are_followed_with_points_and_without():
     assert error(sparse=True) < 1.1 * error(sparse=False)
 
 
-def test_only_pairs_that_gain_in_a_first_round_are_learned(monkeypatch):
+def test_only_pairs_that_gain_in_first_rounds_are_learned(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(300, 4))
     y = X[:, 0] + 2 * X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=300)
@@ -204,3 +205,24 @@ def test_only_pairs_that_gain_in_a_first_round_are_learned(monkeypatch):
     assert learned[0] == (1, 2)
     assert len(learned) < 3  # of six
     assert [term for term in model.terms_ if len(term) == 2] == [(1, 2)]
+
+
+def test_first_rounds_find_most_of_the_gain_of_a_pair_of_the_noise(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(200, 2))
+    y = X[:, 0] + 0.3 * np.exp(X[:, 0] * X[:, 1]) * rng.normal(size=200)
+    gained, run = [], TermSearch._run
+
+    def spy(self, name, stage, *args, **options):
+        run(self, name, stage, *args, **options)
+        if name.startswith("first rounds"):
+            later = copy(self.state)
+            for _ in range(8):
+                self.ascent.step(later)
+            states = self.state, later
+            gained.append([self.ascent.gains(state, [(0, 1)])[0] for state in states])
+
+    monkeypatch.setattr(TermSearch, "_run", spy)
+    AdditiveGPRegressor(likelihood="heteroscedastic", random_state=0).fit(X, y)
+    [[first, last]] = gained
+    assert first > 0.9 * last

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm.additive import _search
 from skgpsvm.additive._interactions import step_p_values
 from skgpsvm.inspection import ComponentEffectDisplay, ComponentEffects, ContributionDisplay
 
@@ -73,6 +74,16 @@ def test_a_step_is_found_and_smooth_effects_have_none(n):
     assert rough.terms_[rough.term_names_.index("steps of x0")] == (0,)
     assert rough.elbo_ > smooth.elbo_ + 10
     assert error(rough) < 0.9 * error(smooth)
+
+
+def test_steps_that_lower_the_elbo_leave_the_smooth_model(monkeypatch):
+    X = np.random.default_rng(0).uniform(size=(400, 3))
+    y = np.sin(6 * X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=400)
+    smooth = AdditiveGPRegressor(sparse=True, steps=None, **QUICK).fit(X, y)
+    monkeypatch.setattr(_search, "step_p_values", lambda *args: dict.fromkeys(range(3), 0.0))
+    tried = AdditiveGPRegressor(sparse=True, **QUICK).fit(X, y)
+    assert_allclose(tried.elbo_, smooth.elbo_, rtol=1e-12)
+    assert_allclose(tried.predict(X), smooth.predict(X), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

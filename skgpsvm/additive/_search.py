@@ -151,19 +151,24 @@ class TermSearch:
             self._grow(found, f"effects and {n_pairs} interactions")
 
     def _promising(self, pairs):
-        """Return those of some pairs that gain a share of what they need in a first round."""
+        """Return those of some pairs that gain a share of what they need in a few rounds."""
         if not pairs or not self.min_gain:
             return pairs
         before = self.ascent, self.state
         self._begin(replace(self.ascent.basis, terms=self.ascent.basis.terms + pairs))
-        self._run(f"first round with {pairs}", self.ascent, 1, must_converge=False)
+        n_rounds = self.ascent.trial_rounds
+        self._run(f"first rounds with {pairs}", self.ascent, n_rounds, must_converge=False)
         gained = zip(pairs, self.ascent.gains(self.state, pairs), strict=True)
         least = DEFAULTS.promising_share * self._required_gain(pairs[0])
         self.ascent, self.state = before
         return [pair for pair, gain in gained if gain > least]
 
     def find_steps(self):
-        """Add steps of the features along which the residuals have structure; learn them."""
+        """Add steps of the features along which the residuals have structure; learn them.
+
+        The model without them remains if its ELBO is higher. Sums of smooth effects may end at a
+        lower optimum beside steps, and would stay there after steps of small gain are dropped.
+        """
         if self.with_steps is None:
             return
         ascent = self.ascent
@@ -172,8 +177,11 @@ class TermSearch:
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
+            smooth = self.ascent, self.state
             self._begin(self.with_steps(ascent.basis, sorted(found)))
             self.learn("steps")
+            if self.state.elbo < smooth[1].elbo:
+                self.ascent, self.state = smooth
 
     def _tested(self, level):
         """Return pairs beside those given that are significant among all (Bonferroni).
