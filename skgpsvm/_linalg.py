@@ -185,8 +185,8 @@ def mirror(lower):
 
 
 def _blocks(p):
-    """Return slices of at most 128 columns: fast products with few zeros."""
-    return [slice(i, min(i + _BLOCK, p)) for i in range(0, p, _BLOCK)]
+    """Return slices of at most 128 columns: fast products with few zeros. One may be empty."""
+    return [slice(i, min(i + _BLOCK, p)) for i in range(0, max(p, 1), _BLOCK)]
 
 
 def upper_root(raw):

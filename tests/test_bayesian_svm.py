@@ -30,6 +30,7 @@ from skgpsvm.bayesian_svm._kernel_choice import (
     of_largest_classes,
     with_ratios_of,
 )
+from skgpsvm.kernels import Linear
 
 # Kernel choice
 
@@ -480,3 +481,11 @@ def test_features_of_different_units_are_standardized(signal):
     units = np.array([signal, 1.0, 1 / signal])
     scaled = BayesianSVC(random_state=0).fit(X * units, y).predict_proba(X * units)
     assert_allclose(scaled, fitted, atol=1e-6)
+
+
+def test_kernel_that_is_zero_at_all_rows_gives_frequencies():
+    y = np.repeat([0, 1, 2], [30, 20, 10])
+    with pytest.warns(ConvergenceWarning, match="hardly any signal"):
+        model = BayesianSVC(Linear()).fit(np.zeros((60, 2)), y)
+    p = model.predict_proba(np.zeros((1, 2)))
+    assert_allclose(p, [[1 / 2, 1 / 3, 1 / 6]], atol=0.03)

@@ -16,6 +16,7 @@ from skgpsvm._linalg import (
     gaussian_kl,
     mirror,
     root_norms,
+    spreads,
     triangular_product,
     upper_inverse,
     upper_root,
@@ -220,3 +221,9 @@ def test_upper_root_has_a_positive_diagonal():
     assert torch.equal(root, root.triu())
     np.testing.assert_allclose(root.diagonal(dim1=1, dim2=2), raw.diagonal(dim1=1, dim2=2).exp())
     assert torch.equal(root.triu(1), raw.triu(1))
+
+
+def test_bases_may_be_empty():
+    A, root = torch.ones(5, 0), torch.ones(3, 0, 0)
+    assert torch.equal(spreads(A, root), torch.zeros(5, 3))
+    assert triangular_product(A, root[0]).shape == (5, 0)
