@@ -240,7 +240,7 @@ class CoordinateAscent:
             target = target + self._negative_precisions(state)
         for size in (*_SIZES, 0.0):
             state.precision = torch.lerp(start, target, size)
-            if torch.linalg.cholesky_ex(state.precision)[1].any():
+            if size and torch.linalg.cholesky_ex(state.precision)[1].any():
                 continue
             _, state.root = weight_moments(state.precision, state.linear, self._rounding())
             loss = self._mean_loss(state)
