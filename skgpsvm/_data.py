@@ -61,8 +61,9 @@ class WeightedDataset:
         self.weights = self._tensor(self._keep(weights), dtype)
         self.total_weight = self.sum(self.weights.sum())[0].item()
         if not 0 < self.total_weight < np.inf:
+            name = str(dtype).removeprefix("torch.")
             raise ValueError(
-                f"Row weights of up to {weights.max(initial=0)} do not fit in {dtype}: scale them, "
+                f"Row weights of up to {weights.max(initial=0)} do not fit in {name}: scale them, "
                 "or use dtype='float64'."
             )
         self._count()

@@ -155,7 +155,7 @@ def fit_by_conjugate_gradients(
     if solve.conjugate and isinstance(fitted, DecoupledModel) and not lost < 0:
         warn(
             f"The ELBO of the solution is {elbo:.6g}, but conjugate gradients arrived at "
-            f"{curve[-1]:.6g}: products in {rows.dtype} lose too many digits for these data. "
+            f"{curve[-1]:.6g}: products lose too many digits for these data. "
             "Use dtype='float64', or a larger noise_variance with optimizer=None.",
             NumericalWarning,
         )

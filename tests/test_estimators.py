@@ -1253,7 +1253,7 @@ def test_anything_works_or_is_refused_in_words(rows, labels, weights, data):
     with warnings.catch_warnings(action="ignore"):  # scikit-learn and NumPy warn about such data
         try:
             model.fit(X, y, weights)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, DivergenceError) as error:
             refusal = str(error)
     if refusal is None:
         assert_probabilities(model.predict_proba(X), len(model.classes_))

@@ -373,7 +373,7 @@ def test_inverse_variances_in_other_units_are_told(scale):
     X, y, weights = regression()
     weights *= scale / weights.mean()
     weights[:3] = 0.0
-    with pytest.warns(UserWarning, match="Pass known variances of the noise as noise_variance") as told:
+    with pytest.warns(UserWarning, match="Pass known variances of the noise") as told:
         Regressor().checked(X, y, weights)
     assert len(told) == 1
     assert f"is {weights[3:].mean():.3g}." in str(told[0].message)
