@@ -60,11 +60,11 @@ class WeightedDataset:
         self.targets = self._tensor(self._keep(targets), dtype if floats else None)
         self.weights = self._tensor(self._keep(weights), dtype)
         self.total_weight = self.sum(self.weights.sum())[0].item()
-        if not 0 < self.total_weight < np.inf:
+        if not 0 < self.total_weight < torch.finfo(dtype).max ** 0.5:
             name = str(dtype).removeprefix("torch.")
             raise ValueError(
-                f"Row weights of up to {weights.max(initial=0)} do not fit in {name}: scale them, "
-                "or use dtype='float64'."
+                f"Row weights of up to {weights.max(initial=0)}, or their squares, do not fit in "
+                f"{name}: scale them, or use dtype='float64'."
             )
         self._count()
         self.X = X if isinstance(X, Rows | CSRRows) else Rows(X)
