@@ -10,13 +10,12 @@ import torch
 from ._csr import dense
 from ._linalg import cholesky, jittered_cholesky
 from ._noise import NOISE_BOUNDS
-from ._optim import by_autograd, lbfgs
+from ._optim import maximize_density
 from .likelihoods._regression import observations
 
 _NAME = "covariance of the rows"
 _JITTER = 1e-14
 _MAX_RISE = math.log(1e6)  # of the log noise in `Evidence.refit_noise`
-_STEPS = 50
 
 
 def distinct_rows(X):
@@ -53,7 +52,7 @@ class GaussianNoiseObjective(ABC):
         The latter is the log density of independent noise of the best variance within bounds.
         """
         noise_only = self._density_of_noise(noise, bounds)
-        return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
+        return self.value(theta, Z, noise) / self.weight.item() - noise_only
 
     def _density_of_noise(self, noise, bounds):
         """Return the highest log density of independent noise, nats per row."""
@@ -64,20 +63,19 @@ class GaussianNoiseObjective(ABC):
         if len(noise) != len(mean_squares):
             pooled = mean_squares.mean().expand(len(mean_squares))
         var = pooled.log().clamp(*bounds).exp()
-        return -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum()
+        return -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum().item()
 
     def _density_with_known_noise(self, noise, bounds):
         targets, weights = self.rows.collect(self.rows.targets, self.rows.weights)
         y, known = observations(targets.double())
         weights = weights.double() / self.weight
 
-        def density(log_noise):
+        def log_density(log_noise):
             var = log_noise.exp().expand(y.shape[1]) + known
-            return -0.5 * (weights @ ((2 * math.pi * var).log() + y.square() / var)).sum()
+            return -0.5 * ((2 * math.pi * var).log() + y.square() / var).sum(1)
 
         limits = noise.new_tensor([bounds]).expand(len(noise), 2)
-        best, _ = lbfgs(by_autograd(density), noise.clamp(*bounds), limits, _STEPS)
-        return density(best)
+        return maximize_density(log_density, weights, noise.clamp(*bounds), limits)[1]
 
 
 class Evidence(GaussianNoiseObjective):
@@ -152,13 +150,13 @@ class Evidence(GaussianNoiseObjective):
             if known is not None:
                 var = var + known.chunk(len(noise), 1)[i]
 
-            def density(log_noise, squares=squares, var=var):
+            def log_density(log_noise, squares=squares, var=var):
                 total_var = var + log_noise.exp()
-                return -0.5 * (weights @ (total_var.log() + squares / total_var)).sum()
+                return -0.5 * (total_var.log() + squares / total_var).sum(1)
 
             start = torch.maximum(log_var, lower)[None]
             limits = torch.stack([lower, (lower + _MAX_RISE).clamp_max(max_log_noise)])[None]
-            best, value = lbfgs(by_autograd(density), start, limits, _STEPS)
+            best, value = maximize_density(log_density, weights, start, limits)
             refitted.append(best)
             total += value
         return torch.cat(refitted), total

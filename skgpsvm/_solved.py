@@ -28,7 +28,6 @@ from ._local_variances import LocalVariances
 from ._predictive import Summary
 from ._problem import Fitted
 from .exceptions import NumericalWarning, warn
-from .likelihoods._regression import observations
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _CALIBRATIONS = 3  # of the noise, on which local variances depend
@@ -242,9 +241,8 @@ def _held_out_rows(solve, out, means, variances):
     are those of all its rows; the means of the solution without held-out rows come last.
     """
     rows = solve.rows
-    y, known = observations(rows.targets[out].double())
-    known = torch.zeros_like(y) if known is None else known
+    targets = rows.targets[out].double()
     weights = rows.weights[out].double() * (1 - solve.row_shares[out, -1])
     prior = _at_rows(solve.basis.projected_variance, rows, out)[:, None]
     moments = means[out, variances.shape[1] :], variances[out]
-    return HeldOutRows(*rows.collect(y, weights, *moments, prior, known))
+    return HeldOutRows(solve.likelihood, *rows.collect(targets, weights, *moments, prior))

@@ -7,6 +7,7 @@ import torch
 
 from skgpsvm import DecoupledGPRegressor
 from skgpsvm._hyperparameters.held_out import NOISE_PRIOR, HeldOutRows
+from skgpsvm._predictive import regression_sites
 
 
 def test_few_rows_hardly_move_the_noise():
@@ -17,7 +18,8 @@ def test_few_rows_hardly_move_the_noise():
     def moved(n):
         y = 2 * torch.ones(n, 1).double()
         weights, zero = torch.ones(n).double(), torch.zeros_like(y)
-        held_out = HeldOutRows(y, weights, zero, zero + 1e-9, zero + 1)
+        moments = zero, zero + 1e-9, zero + 1
+        held_out = HeldOutRows(regression_sites("gaussian", [1.0]), y, weights, *moments)
         learned = replace(model._latents[0], noise=(0.0,))
         return held_out.most_likely(learned, (-np.inf, np.inf), NOISE_PRIOR).noise[0]
 

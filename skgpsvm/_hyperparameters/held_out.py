@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from .._data import shares, to_tensor
-from .._optim import by_autograd, lbfgs
+from .._optim import maximize_density
 from .._posteriors import shrinkage
 from .._predictive import LeftOut
+from .._sites import SiteLikelihood
 
 MIN_CALIBRATED = 500  # rows
 _HELD_OUT = 0.1  # share of the rows
-_STEPS = 100
 _MAX_CHANGE = math.log(100)  # of noise and power
 NOISE_PRIOR = 0.2  # standard deviation of the change of the log noise
 # Rates of the log power, which few or noisy rows hardly determine: of the variances of few points,
@@ -42,14 +42,13 @@ def training_shares(rows, random_state):
 class HeldOutRows:
     """Predictions of held-out rows, to which the noise and a power of the variances are fitted."""
 
-    # y (n, t), weights (n,)
-    y: torch.Tensor
-    weights: torch.Tensor
+    likelihood: SiteLikelihood  # Gaussian noise, whose value is that of the model
+    targets: torch.Tensor  # (n, t) or (n, t, 2), see `observations`
+    weights: torch.Tensor  # (n,)
     # means, variances (n, t): latent moments
     means: torch.Tensor
     variances: torch.Tensor
     prior: torch.Tensor  # (n, 1): projected prior variances
-    known: torch.Tensor | float = 0.0  # (n, t) or float: known variances of the noise
 
     def most_likely(self, model, limits, spread=math.inf, power_prior=POWER_PRIOR):
         """Return a model with the noise and power under which these rows are most likely.
@@ -59,21 +58,27 @@ class HeldOutRows:
         errors look like noise. ``power_prior`` is the rate of the exponential prior of the log
         power.
         """
-        noise = model.state(self.y.device)["noise"]
-        k, squares = len(noise), (self.y - self.means).square()
+        noise = model.state(self.means.device)["noise"]
 
-        def density(logs):
-            total = logs[:k].exp() + self.known + self._latent(logs[k].exp())
-            misfit = (self.weights @ (total.log() + squares / total)).sum()
-            changes = ((logs[:k] - noise) / spread).square().sum()
-            return -0.5 * (misfit + changes) - power_prior * logs[k]
+        def log_density(logs):
+            return self._at(logs[:-1]).log_marginal(
+                self.targets, self.means, self._latent(logs[-1].exp())
+            )
+
+        def log_prior(logs):
+            changes = (logs[:-1] - noise) / spread
+            return -0.5 * changes.square().sum() - power_prior * logs[-1]
 
         start = torch.cat([noise, noise.new_zeros(1)])
         bounds = torch.stack([start - _MAX_CHANGE, start + _MAX_CHANGE], 1)
-        bounds[:k] = bounds[:k].clamp(*limits)
-        bounds[k, 0] = 0.0  # the power is at least 1
-        best, _ = lbfgs(by_autograd(density), start, bounds, _STEPS)
-        return replace(model, power=best[k].exp().item(), noise=tuple(best[:k].tolist()))
+        bounds[:-1] = bounds[:-1].clamp(*limits)
+        bounds[-1, 0] = 0.0  # the power is at least 1
+        best, _ = maximize_density(log_density, self.weights, start, bounds, log_prior)
+        return replace(model, power=best[-1].exp().item(), noise=tuple(best[:-1].tolist()))
+
+    def _at(self, noise):
+        """Return the likelihood at logarithms of the noise, (k,)."""
+        return self.likelihood.at(noise).likelihood
 
     def _latent(self, power):
         """Return the latent variances, corrected by a power."""
@@ -81,7 +86,6 @@ class HeldOutRows:
 
     def residuals(self, model):
         """Return the `LeftOut` residuals at the noise and power of a model."""
-        latent = self._latent(model.power)
-        total = model.state(self.y.device)["noise"].exp() + self.known + latent
-        scores = (self.y - self.means).abs() / total.sqrt()
-        return LeftOut(scores.cpu().numpy(), self.weights.cpu().numpy())
+        likelihood = self._at(model.state(self.means.device)["noise"])
+        moments = self.means, self._latent(model.power)
+        return LeftOut.of(likelihood, self.targets, *moments, self.weights)

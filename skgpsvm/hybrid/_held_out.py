@@ -10,11 +10,10 @@ import torch
 from .._data import chunk_rows
 from .._distributed import run_on_all_ranks
 from .._inference.leave_one_out import leave_one_out
-from .._optim import by_autograd, lbfgs
+from .._optim import maximize_density
 
 _NONE_HELD = -1.0  # threshold below the hash of any row
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
-_NOISE_STEPS = 50
 # Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
 _NOISE_PRIOR_STD = 1.0
 # Number of held-out rows that the calibration of the initial network counts as.
@@ -203,13 +202,14 @@ class DensityLoss(HeldOutCriterion):
         return float("nan") if moments is None else self.losses(network, moments)[0]
 
     def _log_density(self, noise, moments):
-        """Return the log predictive density at a logarithm of the noise (k,), a scalar tensor."""
+        """Return the log predictive densities (n,) at logarithms of the noise (k,)."""
         likelihood = self._likelihood.at(noise).likelihood
-        return moments.weights @ likelihood.log_marginal(moments.targets, moments.mean, moments.var)
+        return likelihood.log_marginal(moments.targets, moments.mean, moments.var)
 
     def _loss(self, noise, moments):
         """Return the negative log predictive density, in nats per row."""
-        return -(self._log_density(noise, moments) / moments.weights.sum()).item()
+        total = moments.weights @ self._log_density(noise, moments)
+        return -(total / moments.weights.sum()).item()
 
 
 class RefittedNoiseLoss(DensityLoss):
@@ -242,9 +242,11 @@ class RefittedNoiseLoss(DensityLoss):
         """Return the log noise that maximizes the density, given a prior about the learned one."""
         learned = network.noise.detach()
 
-        def density(noise):
-            misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
-            return self._log_density(noise, moments) - 0.5 * misfit
+        def log_density(noise):
+            return self._log_density(noise, moments)
+
+        def log_prior(noise):
+            return -0.5 * ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
 
         bounds = learned.new_tensor([self._limits]).expand(len(learned), 2)
-        return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]
+        return maximize_density(log_density, moments.weights, learned, bounds, log_prior)[0]

@@ -274,7 +274,8 @@ def _calibrated_on(estimator, model, others):
     """Return a model whose noise and variances are fitted to held-out rows."""
     model = replace(model, power=1.0)
     posterior = model.posterior(others.device)
-    X, y, weights = (part.double() for part in others.gathered().take(slice(None)))
+    X, targets, weights = (part.double() for part in others.gathered().take(slice(None)))
     prior = posterior.basis.projected_variance(X)[:, None]
-    held_out = HeldOutRows(y, weights, *posterior.marginals(X), prior)
+    parts = targets, weights, *posterior.marginals(X), prior
+    held_out = HeldOutRows(estimator._make_likelihood(), *parts)
     return held_out.most_likely(model, estimator._noise_model.limits((-math.inf, math.inf)))
