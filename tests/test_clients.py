@@ -1,5 +1,6 @@
-"""Other libraries on the estimators: each test is skipped where its library is missing."""
+"""Other libraries and the estimators; tests of a library are skipped where it is missing."""
 
+import every_estimator
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -7,6 +8,7 @@ from sklearn.datasets import load_iris, make_friedman1
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import all_estimators
 
 from skgpsvm import BayesianSVC, SVGPRegressor
 from skgpsvm.active_learning import DiverseQueryStrategy, ScoreQueryStrategy
@@ -62,6 +64,19 @@ def test_a_committee_of_draws(iris):
 
 
 # Others
+
+
+@pytest.mark.parametrize("name", every_estimator.ESTIMATORS)
+def test_a_fit_has_no_fits_of_scikit_learn_inside(name, monkeypatch):
+    # Automatic logging, such as MLflow's, replaces these methods, and logs an inner fit as a model.
+    def inner(estimator, *_, **__):
+        pytest.fail(f"The fit has one of {type(estimator).__name__} inside.")
+
+    for _, kind in all_estimators():
+        for method in ("fit", "fit_transform", "fit_predict"):
+            if method in vars(kind):
+                monkeypatch.setattr(kind, method, inner)
+    every_estimator.fitted(name)
 
 
 def test_mapie_of_a_regressor_and_a_classifier():

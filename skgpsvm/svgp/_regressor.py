@@ -96,9 +96,9 @@ class SVGPRegressor(GPRegressor):
         maximizes the ELBO of the best posterior by L-BFGS-B). ``"natural_gradient"`` uses natural
         gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
         everything. With Gaussian noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing``
-        or ``inducing_points`` is given, and the closed form if n m^2 is at most 2e10. With noise
-        that varies and with a link, it is ``"collapsed"`` up to 10,000 rows. It is natural
-        gradients otherwise.
+        or an array of ``inducing_points`` is given, and the closed form if n m^2 is at most 2e10.
+        With noise that varies and with a link, it is ``"collapsed"`` up to 10,000 rows. It is
+        natural gradients otherwise.
         Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default=None
@@ -116,7 +116,7 @@ class SVGPRegressor(GPRegressor):
         is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
-        array, in units of X.
+        array, in units of X. A string has no effect where every row is a point.
     learn_inducing : bool, default=True
         Whether the inducing points are optimized, unless every row is one, or the points have more
         than a million numbers.
