@@ -40,6 +40,9 @@ html_css_files = ["gallery.css"]
 
 math_eqref_format = "({number})"
 
+# Types of parameters are in the docstrings, with shapes.
+autodoc_typehints = "none"
+
 # The class template lists the members; numpydoc only formats their docstrings.
 numpydoc_show_class_members = False
 

@@ -1,6 +1,10 @@
 """Turn scikit-learn kernel objects into torch functions of their ``theta``."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,9 +13,10 @@ from sklearn.gaussian_process import kernels as sk
 from ._transfers import to_device
 
 _REGISTRY = {}
+Factory = TypeVar("Factory", bound=Callable)
 
 
-def register_torch_kernel(kernel_class):
+def register_torch_kernel(kernel_class: type[sk.Kernel]) -> Callable[[Factory], Factory]:
     """Declare the torch form of a scikit-learn kernel class; use as a decorator.
 
     Parameters
@@ -168,7 +173,7 @@ class TorchKernel(ABC):
     # Whether X may be sparse; Z is dense in any case. Other kernels get dense rows.
     takes_sparse = False
 
-    def __init__(self, kernel, start):
+    def __init__(self, kernel: sk.Kernel, start: int) -> None:
         self._kernel_name = type(kernel).__name__
         self._fixed, self._position = {}, {}
         for parameter in kernel.hyperparameters:
@@ -186,11 +191,11 @@ class TorchKernel(ABC):
                 start += size
 
     @abstractmethod
-    def __call__(self, X, Z, theta):
+    def __call__(self, X: torch.Tensor, Z: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
         """Return the cross-covariance (n, m) of the rows of X (n, d) and Z (m, d)."""
 
     @abstractmethod
-    def diag(self, X, theta):
+    def diag(self, X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
         """Return the prior variance of each row.
 
         Parameters
@@ -206,7 +211,9 @@ class TorchKernel(ABC):
             Equal to the diagonal of ``kernel(X)`` of the scikit-learn kernel.
         """
 
-    def vjp(self, X, Z, theta, points=True):
+    def vjp(
+        self, X: torch.Tensor, Z: torch.Tensor, theta: torch.Tensor, points: bool = True
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
         """Return the cross-covariance and its vector-Jacobian product.
 
         Parameters
@@ -235,14 +242,16 @@ class TorchKernel(ABC):
 
         return K.detach(), pull_back
 
-    def diag_gradient(self, X, theta, adjoint):
+    def diag_gradient(
+        self, X: torch.Tensor, theta: torch.Tensor, adjoint: torch.Tensor
+    ) -> torch.Tensor:
         """Return derivatives of a scalar in theta, given those (n,) in the prior variances."""
         theta = theta.detach().requires_grad_()
         with torch.enable_grad():
             variances = self.diag(X, theta)
         return gradients(variances, adjoint, theta)[0]
 
-    def value(self, name, theta, X):
+    def value(self, name: str, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Return the value of a hyperparameter, fixed or taken from `theta`.
 
         Parameters
@@ -263,7 +272,7 @@ class TorchKernel(ABC):
             return to_device(self._fixed[name], X.device, X.dtype)
         return theta[self._position[name]].exp().to(X)
 
-    def per_feature(self, name, theta, X):
+    def per_feature(self, name: str, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Return the value of a hyperparameter that is one number, or one per column of `X`.
 
         Parameters
@@ -287,7 +296,7 @@ class TorchKernel(ABC):
         check_per_feature(f"{name} of {self._kernel_name}", value, X.shape[1])
         return value
 
-    def n_exact_features(self, d):
+    def n_exact_features(self, d: int) -> int | None:
         """Return the size of an exact finite feature map.
 
         Parameters
@@ -302,7 +311,7 @@ class TorchKernel(ABC):
         """
         return None
 
-    def exact_features(self, X, theta):
+    def exact_features(self, X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
         """Return exact finite features F, such that ``k(X, Z) = F(X) F(Z)^T``.
 
         Parameters
@@ -324,7 +333,7 @@ class TorchKernel(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no exact finite feature map.")
 
-    def spectra(self):
+    def spectra(self) -> list[tuple[Callable, Callable, float]]:
         """Return the spectral densities of the terms, for random Fourier features.
 
         Returns

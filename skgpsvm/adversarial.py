@@ -1,7 +1,10 @@
 """Adversarial attacks on fitted hybrid networks, and their detection by uncertainty scores."""
 
+from __future__ import annotations
+
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
@@ -9,6 +12,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from ._calibration import log_probability
 from ._isolation import isolated
 from ._rows import is_source
+from ._typing import ArrayLike, RandomStateLike, Score
 from ._validation import check_number
 from .active_learning import least_confident
 
@@ -17,7 +21,14 @@ __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]
 _ROWS = 256  # number of rows attacked at a time
 
 
-def fast_gradient_sign(classifier, X, y, strength, *, clip=None) -> np.ndarray:
+def fast_gradient_sign(
+    classifier: BaseEstimator,
+    X: ArrayLike,
+    y: ArrayLike,
+    strength: float,
+    *,
+    clip: tuple[float, float] | None = None,
+) -> np.ndarray:
     r"""Attack rows by one step of size ``strength`` along the sign of the gradient of the loss.
 
     Every entry moves by ``strength`` in the direction that raises the loss:
@@ -68,7 +79,15 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None) -> np.ndarray:
 
 
 def projected_gradient(
-    classifier, X, y, strength, *, clip=None, n_steps: int = 10, step=None, random_state=None
+    classifier: BaseEstimator,
+    X: ArrayLike,
+    y: ArrayLike,
+    strength: float,
+    *,
+    clip: tuple[float, float] | None = None,
+    n_steps: int = 10,
+    step: float | None = None,
+    random_state: RandomStateLike = None,
 ) -> np.ndarray:
     """Attack rows by several signed gradient steps, within ``strength`` of every entry.
 
@@ -127,7 +146,9 @@ def projected_gradient(
     return _attacked(classifier, X, y, clip, attack)
 
 
-def detection_roc(classifier, X, X_attacked, score=least_confident) -> Bunch:
+def detection_roc(
+    classifier: BaseEstimator, X: ArrayLike, X_attacked: ArrayLike, score: Score = least_confident
+) -> Bunch:
     """Return the ROC curve of a score as a detector of attacked rows.
 
     Parameters

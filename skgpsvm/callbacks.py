@@ -1,5 +1,7 @@
 """Callback that saves checkpoints of a fit, from which a killed fit resumes."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib
@@ -10,12 +12,16 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 import joblib
 import torch
+from sklearn.base import BaseEstimator
+from sklearn.callback import CallbackContext
 
 from ._estimators import GPEstimator
 from ._fitted_models import LAYOUT
+from ._typing import PathLike
 from ._validation import check_number
 from .exceptions import warn
 
@@ -78,11 +84,11 @@ class Checkpoint:
     True
     """
 
-    def __init__(self, directory, every=1):
+    def __init__(self, directory: PathLike, every: int = 1) -> None:
         self.directory = directory
         self.every = every
 
-    def setup(self, estimator, context) -> None:
+    def setup(self, estimator: BaseEstimator, context: CallbackContext) -> None:
         """Check the parameters, and attach this checkpoint to the estimator."""
         if not isinstance(estimator, GPEstimator):
             raise TypeError(
@@ -109,19 +115,19 @@ class Checkpoint:
                 ) from error
         estimator._checkpoint = self
 
-    def teardown(self, estimator, context) -> None:
+    def teardown(self, estimator: BaseEstimator, context: CallbackContext) -> None:
         """Detach this checkpoint, and release its file for other fits."""
         vars(estimator).pop("_checkpoint", None)
         if file := vars(estimator).pop("_checkpoint_file", None):
             file.close()
 
-    def on_fit_task_begin(self, estimator, context) -> None:
+    def on_fit_task_begin(self, estimator: BaseEstimator, context: CallbackContext) -> None:
         """Do nothing."""
 
-    def on_fit_task_end(self, estimator, context) -> None:
+    def on_fit_task_end(self, estimator: BaseEstimator, context: CallbackContext) -> None:
         """Do nothing: the fit itself saves its state, which only it knows as a whole."""
 
-    def open(self, estimator, *data):
+    def open(self, estimator: GPEstimator, *data: Any) -> CheckpointFile:
         """Return the `CheckpointFile` of one fit."""
         identity = (type(estimator).__name__, estimator.get_params(), *data)
         name = f"{type(estimator).__name__}-{joblib.hash(identity)}.checkpoint"

@@ -4,11 +4,19 @@ An array of h5py, Zarr or Dask, a `numpy.memmap` and a torch Dataset are sources
 every object with a ``shape``, a NumPy ``dtype`` and slices of rows. Parquet files need an adapter.
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ._rows import Rows
+from ._typing import PathLike
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 
 class ParquetRows:
@@ -58,7 +66,11 @@ class ParquetRows:
     >>> SVGPRegressor().fit(X, y).predict(X)  # doctest: +SKIP
     """
 
-    def __init__(self, data, columns=None):
+    def __init__(
+        self,
+        data: PathLike | list[PathLike] | pyarrow.dataset.Dataset,
+        columns: Sequence[str] | None = None,
+    ) -> None:
         try:
             import pyarrow.dataset
             from pyarrow import types
@@ -105,11 +117,11 @@ class ParquetRows:
         self.chunks = tuple(sizes), (self.shape[1],)
 
     @property
-    def header(self):
+    def header(self) -> pyarrow.Table:
         """Table without rows, from which scikit-learn reads the names of the features."""
         return self.table(slice(0))
 
-    def table(self, part):
+    def table(self, part: slice | np.ndarray) -> pyarrow.Table:
         """Return the rows at a slice or an index array as a pyarrow Table with their names."""
         from pyarrow import table
 

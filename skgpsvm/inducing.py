@@ -1,5 +1,7 @@
 """Choice of inducing points: weighted k-means, random rows, or points given by the user."""
 
+from __future__ import annotations
+
 import numbers
 
 import numpy as np
@@ -9,6 +11,7 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 
 from ._csr import MAX_DENSE, CSRRows
 from ._rows import Rows, checked_rows, is_source
+from ._typing import ArrayLike, InducingPoints, MatrixLike, RandomStateLike
 
 # With 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows, the decrease in inertia
 # from random rows is 97 to 101 % of the decrease with scikit-learn's defaults, in 0.4 to 1 times
@@ -28,11 +31,11 @@ _MIN_WEIGHT = 1e-12
 
 
 def select_inducing_points(
-    X,
+    X: MatrixLike,
     n_inducing: int,
-    method="kmeans",
-    sample_weight=None,
-    random_state=None,
+    method: InducingPoints = "kmeans",
+    sample_weight: ArrayLike | None = None,
+    random_state: RandomStateLike = None,
     *,
     standardize: bool = True,
 ) -> np.ndarray:
@@ -99,14 +102,9 @@ def select_inducing_points(
            [10. ],
            [10.2]])
     """
-    if issparse(X):
-        X = CSRRows(X)
-    elif is_source(X) and not isinstance(X, CSRRows):
-        X = checked_rows(X)
-    if not isinstance(X, np.ndarray | Rows | CSRRows):
-        X = check_array(X, dtype=None, ensure_all_finite=False)
+    data = _as_rows(X)
     if not isinstance(method, str):
-        return _given_points(method, X.shape[1])
+        return _given_points(method, data.shape[1])
     if method not in ("kmeans", "random"):
         raise ValueError(
             f"Inducing points {method!r} are unknown; use 'kmeans', 'random' or an array (m, d)."
@@ -114,7 +112,7 @@ def select_inducing_points(
     if not isinstance(n_inducing, numbers.Integral) or n_inducing < 1:
         raise ValueError(f"n_inducing must be an integer of at least 1; got {n_inducing!r}.")
     rng = check_random_state(random_state)
-    rows, weights = _working_rows(X, n_inducing, sample_weight, rng)
+    rows, weights = _working_rows(data, n_inducing, sample_weight, rng)
     Z, is_sparse = rows, issparse(rows)
     if rows.shape[0] > n_inducing:
         if method == "random":
@@ -124,6 +122,17 @@ def select_inducing_points(
             Z = centers(rows, weights, n_inducing, rng, standardize)
         Z = _distinct_sparse(Z)[0] if is_sparse else np.unique(Z, axis=0)
     return Z.toarray() if is_sparse else Z
+
+
+def _as_rows(X):
+    """Return ``X`` as an array, `Rows` or `CSRRows`."""
+    if issparse(X):
+        return CSRRows(X)
+    if is_source(X) and not isinstance(X, CSRRows):
+        return checked_rows(X)
+    if isinstance(X, np.ndarray | Rows | CSRRows):
+        return X
+    return check_array(X, dtype=None, ensure_all_finite=False)
 
 
 def _given_points(points, d):

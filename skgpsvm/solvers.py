@@ -5,6 +5,10 @@ defaults. Options are parameters of the estimator in the sense of scikit-learn: 
 ``solver=NaturalGradient()`` a grid search varies ``solver__batch_size``.
 """
 
+from __future__ import annotations
+
+from typing import Literal
+
 from sklearn.base import BaseEstimator
 
 from ._validation import check_bool, check_choice, check_number
@@ -41,7 +45,7 @@ class Solver(BaseEstimator):
 class _Batches(Solver):
     """A solver with minibatches and a learning rate of Adam."""
 
-    def __init__(self, batch_size=None, learning_rate=None):
+    def __init__(self, batch_size: int | None = None, learning_rate: float | None = None) -> None:
         self.batch_size = batch_size
         self.learning_rate = learning_rate
 
@@ -116,7 +120,12 @@ class Gradient(_Batches):
     section 6.4, for Adadelta.
     """
 
-    def __init__(self, batch_size=None, learning_rate=None, rule="adam"):
+    def __init__(
+        self,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        rule: Literal["adam", "adadelta"] = "adam",
+    ) -> None:
         super().__init__(batch_size, learning_rate)
         self.rule = rule
 
@@ -180,7 +189,13 @@ class InterleavedEP(_Batches):
     Source: Hernandez-Lobato and Hernandez-Lobato (2016), sections 3 and 5.
     """
 
-    def __init__(self, rule="adam", batch_size=None, learning_rate=None, gradient="exact"):
+    def __init__(
+        self,
+        rule: Literal["adam", "sign", "adadelta"] = "adam",
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        gradient: Literal["exact", "approximate"] = "exact",
+    ) -> None:
         super().__init__(batch_size, learning_rate)
         self.rule = rule
         self.gradient = gradient
@@ -240,7 +255,12 @@ class StochasticGradient(_Batches):
     Source: Cheng and Boots (2017), Algorithm 1; Salimbeni et al. (2018) for the orthogonal form.
     """
 
-    def __init__(self, parametrization="orthogonal", batch_size=None, learning_rate=None):
+    def __init__(
+        self,
+        parametrization: Literal["orthogonal", "hybrid", "shared", "decoupled"] = "orthogonal",
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+    ) -> None:
         super().__init__(batch_size, learning_rate)
         self.parametrization = parametrization
 
@@ -296,16 +316,16 @@ class QuadruplyStochastic(_Batches):
 
     def __init__(
         self,
-        step="sgd",
-        control_variate="interpolating",
-        gradient="symmetric",
-        n_sampled_basis=1024,
-        n_support=256,
-        decay=1.0,
-        learn_hyperparameters=False,
-        batch_size=None,
-        learning_rate=None,
-    ):
+        step: Literal["sgd", "adagrad"] = "sgd",
+        control_variate: Literal["interpolating", "gram"] | None = "interpolating",
+        gradient: Literal["symmetric", "plain"] = "symmetric",
+        n_sampled_basis: int = 1024,
+        n_support: int = 256,
+        decay: float = 1.0,
+        learn_hyperparameters: bool = False,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+    ) -> None:
         super().__init__(batch_size, learning_rate)
         self.step = step
         self.control_variate = control_variate

@@ -50,6 +50,7 @@ NUMPY_MODULES = {
     "_predictive",  # arguments and results are arrays
     "_families",  # distributions of SciPy
     "_validation",  # checks of arrays
+    "_typing",  # arrays are arguments of the boundary
     "additive/_latent",  # fitted state, which is NumPy
     "additive/_terms",  # names of features
     "additive/_base",  # shared code of the estimators

@@ -70,6 +70,7 @@ STOREYS = {
         "_linalg",
         "_quadrature",
         "_isolation",
+        "_typing",
         "_forks",
         "exceptions",
     ],

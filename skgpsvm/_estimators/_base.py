@@ -1,8 +1,9 @@
 """Base class of all estimators: parameters, devices, validation, latent predictions."""
 
+from __future__ import annotations
+
 import functools
-from collections.abc import Callable
-from typing import Self, TypeVar, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from .._fitted_models import LAYOUT
 from .._isolation import isolated
 from .._noise import Noise
 from .._parameters import ALWAYS, ParameterRules, check_has_kernel
+from .._typing import MatrixLike, Method, RandomStateLike
 from .._validation import (
     check_bool,
     check_choice,
@@ -29,7 +31,6 @@ from .._validation import (
 )
 from ._inputs import validated
 
-Method = TypeVar("Method", bound=Callable)
 _FITTED = "_latents", "_fitted_parameters", "_learned", "_left_out", "_tempering"
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
@@ -136,7 +137,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the solver as an object; None where the data decide, or where it is invalid."""
         return self._rules.solver(self.solver)
 
-    def set_params(self, **params) -> Self:
+    def set_params(self, **params: Any) -> Self:
         """Set parameters.
 
         An option of a solver that is given by its name, such as ``solver__batch_size``, turns the
@@ -271,7 +272,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
             )
         return self._left_out.quantiles(level)
 
-    def latent_mean_and_variance(self, X) -> tuple[np.ndarray, np.ndarray]:
+    def latent_mean_and_variance(self, X: MatrixLike) -> tuple[np.ndarray, np.ndarray]:
         """Return the posterior mean and variance of the latent functions, without noise.
 
         Parameters
@@ -301,7 +302,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return an array (..., c) with the axes that users see."""
         return array[..., 0] if array.shape[-1] == 1 else array
 
-    def latent_covariance(self, X) -> np.ndarray:
+    def latent_covariance(self, X: MatrixLike) -> np.ndarray:
         """Return the joint posterior covariance of the latent functions at all rows, without noise.
 
         Parameters
@@ -327,7 +328,9 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         return cov.permute(1, 2, 0).cpu().numpy() * self._latent_spread()
 
     @isolated()
-    def sample_latent(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
+    def sample_latent(
+        self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
+    ) -> np.ndarray:
         """Draw joint samples of the latent functions at all rows.
 
         Parameters

@@ -1,13 +1,14 @@
 """Base class of classifiers: labels, class weights and class probabilities."""
 
+from __future__ import annotations
+
 from dataclasses import replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from scipy.special import xlogy
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,6 +18,7 @@ from .._distributed import check_equal, gather, run_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
 from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
+from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_labels, check_level, kind_of_labels
 from ._base import GPEstimator, all_or_nothing, checked_latents
 from ._pipeline import fit_models, has_partial_fit, stream
@@ -39,7 +41,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     _tempering = Tempering()
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
+    def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the model.
 
         Parameters
@@ -76,7 +78,13 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     @available_if(has_partial_fit)
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Update the model with more rows, as new data.
 
         The first call does the same as `fit`, and should have rows of every class: further calls
@@ -149,7 +157,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         y = y if len(y) else y.astype(self.classes_.dtype)
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)
 
-    def predict(self, X) -> np.ndarray:
+    def predict(self, X: MatrixLike) -> np.ndarray:
         """Predict the most probable class of each row.
 
         Parameters
@@ -239,7 +247,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         of_moments = self._class_probabilities().of_moments
         return self._map_moments(lambda *moments: function(of_moments(*moments)), X)
 
-    def predict_proba(self, X) -> np.ndarray:
+    def predict_proba(self, X: MatrixLike) -> np.ndarray:
         """Return class probabilities, averaged over the posterior.
 
         Parameters
@@ -252,7 +260,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """
         return self._map_predictive(lambda predictive: predictive.p, X)
 
-    def predict_log_proba(self, X) -> np.ndarray:
+    def predict_log_proba(self, X: MatrixLike) -> np.ndarray:
         """Return logarithms of the class probabilities.
 
         Parameters
@@ -266,7 +274,12 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """
         return self._map_predictive(lambda predictive: predictive.log_p, X)
 
-    def predict_set(self, X, level: float = 0.9, method="predictive") -> np.ndarray:
+    def predict_set(
+        self,
+        X: MatrixLike,
+        level: float = 0.9,
+        method: Literal["predictive", "conformal"] = "predictive",
+    ) -> np.ndarray:
         """Predict sets of classes that hold the true one with a given probability.
 
         Parameters
@@ -311,7 +324,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         np.put_along_axis(members, order, np.cumsum(in_order, axis=1) - in_order < level, 1)
         return members
 
-    def decision_function(self, X) -> np.ndarray:
+    def decision_function(self, X: MatrixLike) -> np.ndarray:
         r"""Return logits of `predict_proba`.
 
         Parameters
@@ -329,7 +342,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     @isolated()
-    def predict_proba_from_latent(self, latents) -> np.ndarray:
+    def predict_proba_from_latent(self, latents: ArrayLike) -> np.ndarray:
         """Return class probabilities given values of the latent functions.
 
         Parameters
@@ -344,7 +357,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         latents = checked_latents(self, latents)
         return self._class_probabilities().of_latents(latents)
 
-    def sample_proba(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
+    def sample_proba(
+        self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
+    ) -> np.ndarray:
         """Draw class probabilities from the posterior, jointly at all rows.
 
         Parameters

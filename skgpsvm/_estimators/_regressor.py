@@ -1,12 +1,13 @@
 """Base class of regressors: normalized targets, noise, and predictions in units of y."""
 
-from typing import Self
+from __future__ import annotations
+
+from typing import Literal, Self, overload
 
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._data import merged_rows, weighted_median, winsorized
@@ -15,6 +16,7 @@ from .._families import FAMILIES, check_family, family_quantiles
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
+from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_level, check_noise_variance, differs
 from ..exceptions import warn
 from ._base import GPEstimator, all_or_nothing
@@ -51,7 +53,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return tags
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -96,7 +104,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
 
     @available_if(has_partial_fit)
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None) -> Self:
+    def partial_fit(
+        self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Update the model with more rows, as new data.
 
         The first call does the same as `fit`. Further calls keep its kernel, noise and basis
@@ -250,7 +260,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
         return means[:, : self._n_outputs] * self._y_std + self._y_mean
 
-    def sample_latent(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
+    def sample_latent(
+        self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
+    ) -> np.ndarray:
         """Draw joint samples of the latent functions at all rows, without noise.
 
         Parameters
@@ -268,7 +280,29 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         draws = super().sample_latent(X, n_samples, random_state)
         return draws[..., : self._n_outputs] * self._y_std + self._y_mean
 
-    def predict(self, X, return_std=False, return_cov=False):
+    @overload
+    def predict(
+        self, X: MatrixLike, return_std: Literal[False] = False, return_cov: Literal[False] = False
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self, X: MatrixLike, return_std: Literal[True], return_cov: Literal[False] = False
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def predict(
+        self, X: MatrixLike, return_std: Literal[False] = False, *, return_cov: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def predict(
+        self, X: MatrixLike, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
+    def predict(
+        self, X: MatrixLike, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predict the mean of y and, on request, its standard deviation or covariance.
 
         Standard deviation and covariance include the noise. If the noise varies, its variance at
@@ -323,7 +357,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return np.split(moments, 2, axis=1)
 
     def predict_interval(
-        self, X, level: float = 0.9, method="predictive"
+        self,
+        X: MatrixLike,
+        level: float = 0.9,
+        method: Literal["predictive", "conformal"] = "predictive",
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict intervals that hold y with a given probability, with the learned noise.
 
@@ -378,7 +415,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return mean - reach, mean + reach
 
     @available_if(has_added_noise)
-    def predict_noise_variance(self, X) -> np.ndarray:
+    def predict_noise_variance(self, X: MatrixLike) -> np.ndarray:
         """Predict the variance of the noise at rows.
 
         It is ``noise_variance_`` at every row unless the noise varies. Then it is the posterior
@@ -407,7 +444,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _latent_cov(self, X):
         return super()._latent_cov(X)[..., : self._n_outputs] * self._y_std**2
 
-    def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
+    def sample_y(
+        self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
+    ) -> np.ndarray:
         """Draw joint samples of y: of the latent functions at all rows, plus independent noise.
 
         Parameters

@@ -1,9 +1,13 @@
 """Expected predictive information gain: what a label tells about predictions at other rows."""
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.special import entr
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, gen_batches
 
+from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_number
 from ._scores import _CHUNK, _latent_moments, _normal_draws, latent_model, rows_of, stacked, table
 
@@ -12,7 +16,13 @@ _N_TARGETS = 100
 _LEAST_SHARE = 1e-10  # of the largest eigenvalue; less is rounding error
 
 
-def epig(classifier, X, targets=None, n_samples: int = 128, random_state=0) -> np.ndarray:
+def epig(
+    classifier: BaseEstimator,
+    X: MatrixLike,
+    targets: MatrixLike | None = None,
+    n_samples: int = 128,
+    random_state: RandomStateLike = 0,
+) -> np.ndarray:
     """Return the information that a point's label is expected to give about other labels.
 
     The score is the mutual information between the labels of a point and of a target row,

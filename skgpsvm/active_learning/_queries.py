@@ -1,13 +1,18 @@
 """Queries: the points with the highest scores, or a diverse sample of points with high scores."""
 
+from __future__ import annotations
+
 import math
 import warnings
+from collections.abc import Callable
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
+from .._typing import ArrayLike, MatrixLike, RandomStateLike, Score
 from .._validation import check_number, is_missing
 from ._epig import epig
 from ._scores import (
@@ -76,12 +81,17 @@ _SAMPLING_DOC = """Choose the points with the largest `{score}`.
     """
 
 
-def _sampling(score, name):
+def _sampling(score: Score, name: str) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """Return the query function that maximizes a score."""
 
     def sampling(
-        classifier, X, n_instances=1, random_tie_break=False, random_state=None, **score_params
-    ):
+        classifier: BaseEstimator,
+        X: MatrixLike,
+        n_instances: int = 1,
+        random_tie_break: bool = False,
+        random_state: RandomStateLike = None,
+        **score_params: Any,
+    ) -> tuple[np.ndarray, np.ndarray]:
         scores = score(classifier, X, **score_params)
         rng = check_random_state(random_state) if random_tie_break else None
         indices = _highest(scores, n_instances, rng)
@@ -101,7 +111,12 @@ epig_sampling = _sampling(epig, "epig_sampling")
 
 
 def diverse_sampling(
-    classifier, X, n_instances: int = 1, score=least_confident, random_state=None, **score_params
+    classifier: BaseEstimator,
+    X: MatrixLike,
+    n_instances: int = 1,
+    score: Score = least_confident,
+    random_state: RandomStateLike = None,
+    **score_params: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw points that are informative and differ from each other: queries for batches.
 
@@ -232,22 +247,24 @@ class ScoreQueryStrategy(BaseEstimator):
     array([2])
     """
 
-    def __init__(self, score=least_confident, random_state=None):
+    def __init__(
+        self, score: Score = least_confident, random_state: RandomStateLike = None
+    ) -> None:
         self.score = score
         self.random_state = random_state
 
     def query(
         self,
-        X,
-        y,
-        clf,
-        fit_clf=True,
-        sample_weight=None,
+        X: MatrixLike,
+        y: ArrayLike,
+        clf: BaseEstimator,
+        fit_clf: bool = True,
+        sample_weight: ArrayLike | None = None,
         *,
-        candidates=None,
-        batch_size=1,
-        return_utilities=False,
-    ):
+        candidates: MatrixLike | None = None,
+        batch_size: int = 1,
+        return_utilities: bool = False,
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Choose the points to be labeled next.
 
         Parameters

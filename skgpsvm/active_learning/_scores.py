@@ -1,20 +1,24 @@
 """Scores of the points of a pool: a higher score marks a more informative point."""
 
+from __future__ import annotations
+
 import functools
 import math
+from typing import cast
 
 import numpy as np
 import torch
 from scipy.sparse import issparse, vstack
 from scipy.special import entr, ndtri, softmax
 from scipy.stats import qmc
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_random_state, gen_batches
 
 from .._estimators import GPEstimator, unwrapped
 from .._predictive import one_per_class
 from .._quadrature import argmax_probability
 from .._rows import Rows, is_source
+from .._typing import MatrixLike, Method, RandomStateLike
 from .._validation import check_number
 from ..data import ParquetRows
 
@@ -53,7 +57,7 @@ def stacked(first, second):
     return first.vstack(second) if hasattr(first, "vstack") else np.vstack([first, second])
 
 
-def _in_batches(score):
+def _in_batches(score: Method) -> Method:
     """Decorate a score so that it takes the rows of `X` in batches, in bounded memory."""
 
     @functools.wraps(score)
@@ -62,7 +66,7 @@ def _in_batches(score):
         batches = gen_batches(max(1, X.shape[0]), ROWS)  # an empty X raises the classifier's error
         return np.concatenate([score(classifier, rows_of(X, b), *args, **kwargs) for b in batches])
 
-    return score_all
+    return cast(Method, score_all)
 
 
 def latent_model(classifier, X, *methods):
@@ -103,7 +107,7 @@ def _probabilities(classifier, X):
 
 
 @_in_batches
-def variation_ratio(classifier, X) -> np.ndarray:
+def variation_ratio(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     """Return one minus the largest probability that a class has the largest latent.
 
     The score is 1 - max_j P(f_j is largest), under the posterior of the latents.
@@ -146,7 +150,7 @@ def variation_ratio(classifier, X) -> np.ndarray:
 
 
 @_in_batches
-def least_confident(classifier, X) -> np.ndarray:
+def least_confident(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     """Return the probability that the predicted class is wrong, 1 - max_j p_j.
 
     Parameters
@@ -169,7 +173,7 @@ def least_confident(classifier, X) -> np.ndarray:
 
 
 @_in_batches
-def predictive_entropy(classifier, X) -> np.ndarray:
+def predictive_entropy(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     """Return the entropy of the predicted class probabilities, -sum_j p_j log p_j.
 
     Parameters
@@ -192,7 +196,7 @@ def predictive_entropy(classifier, X) -> np.ndarray:
 
 
 @_in_batches
-def margin(classifier, X) -> np.ndarray:
+def margin(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     """Return one minus the gap between the two largest class probabilities.
 
     Parameters
@@ -221,7 +225,7 @@ def margin(classifier, X) -> np.ndarray:
 
 
 @_in_batches
-def mean_softmax_entropy(classifier, X) -> np.ndarray:
+def mean_softmax_entropy(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     """Return the entropy of the softmax of the latent means, ignoring the latent variances.
 
     Parameters
@@ -251,7 +255,12 @@ def mean_softmax_entropy(classifier, X) -> np.ndarray:
 
 
 @_in_batches
-def bald(classifier, X, n_samples: int = 128, random_state=0) -> np.ndarray:
+def bald(
+    classifier: BaseEstimator,
+    X: MatrixLike,
+    n_samples: int = 128,
+    random_state: RandomStateLike = 0,
+) -> np.ndarray:
     """Return the mutual information between a point's label and its latent values.
 
     The score is the expected reduction in the entropy of the latents once the label is known.

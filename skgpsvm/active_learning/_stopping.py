@@ -1,15 +1,21 @@
 """When to stop asking for labels."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from sklearn.metrics import cohen_kappa_score
 from sklearn.utils import check_consistent_length
 
+from .._typing import ArrayLike
 from .._validation import check_number
 
 
-def has_stabilized(predictions, threshold: float = 0.99, n_rounds: int = 3) -> bool:
+def has_stabilized(
+    predictions: Sequence[ArrayLike], threshold: float = 0.99, n_rounds: int = 3
+) -> bool:
     """Return whether the last models of a loop predict nearly the same labels: a stopping rule.
 
     Parameters

@@ -1,8 +1,11 @@
 """Base class of the additive estimators: tables, fitting, effects and Sobol indices."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 from numbers import Real
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._problem import Fitted
 from .._rows import FLOATS, is_source
+from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._ascents import Ascents
@@ -290,7 +294,22 @@ class AdditiveGP(GPEstimator):
     def _mean_latents(self):
         return self._latents[: self._n_mean_latents]
 
-    def explain(self, X, return_std=False):
+    @overload
+    def explain(self, X: MatrixLike, return_std: Literal[False] = False) -> np.ndarray: ...
+
+    @overload
+    def explain(
+        self, X: MatrixLike, return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def explain(
+        self, X: MatrixLike, return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
+    def explain(
+        self, X: MatrixLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return the effect of each term at each row: its contribution to the latent functions.
 
         ``intercept_ + explain(X).sum(1)`` is the mean of `latent_mean_and_variance`.
@@ -362,7 +381,9 @@ class AdditiveGP(GPEstimator):
         return _shares([self._latents[place].posterior("cpu")])
 
     @isolated()
-    def sobol_indices(self, level: float = 0.95, n_samples: int = 1000, random_state=0) -> Bunch:
+    def sobol_indices(
+        self, level: float = 0.95, n_samples: int = 1000, random_state: RandomStateLike = 0
+    ) -> Bunch:
         """Return each term's share in the variance of the latent functions, with intervals.
 
         The variance is over independent features, each with its distribution in the training rows

@@ -1,14 +1,17 @@
 """The estimator `AdditiveGPClassifier`."""
 
-from typing import Self
+from __future__ import annotations
 
-from sklearn.utils.metaestimators import available_if
+from collections.abc import Sequence
+from typing import Literal, Self
 
 from .._calibration import Tempering
 from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
 from .._predictive import classification_sites
+from .._typing import ArrayLike, ClassWeight, Device, MatrixLike, RandomStateLike, available_if
 from ._base import AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
+from ._terms import Term
 
 
 class AdditiveGPClassifier(AdditiveGP, GPClassifier):
@@ -188,32 +191,32 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     def __init__(
         self,
         *,
-        likelihood="softmax",
-        kernel="matern52",
-        length_scale_bounds=(0.05, 10.0),
-        kernel_interaction=None,
-        terms=None,
-        interactions="auto",
-        monotonic_cst=None,
-        categorical_features="from_dtype",
-        point_masses="auto",
-        steps="auto",
-        scaling="power",
-        measure="empirical",
-        covariance="full",
-        rank=None,
-        sparse="auto",
-        n_inducing="auto",
-        n_inducing_interaction="auto",
-        shrinkage=4.0,
-        min_gain=0.05,
-        max_iter=30,
-        tol=5e-4,
-        batch_size=None,
-        class_weight=None,
-        device=None,
-        random_state=None,
-    ):
+        likelihood: Literal["softmax", "probit"] = "softmax",
+        kernel: Literal["rbf", "matern32", "matern52"] = "matern52",
+        length_scale_bounds: tuple[float, float] = (0.05, 10.0),
+        kernel_interaction: Literal["rbf", "matern12", "matern32", "matern52"] | None = None,
+        terms: Sequence[Term] | None = None,
+        interactions: int | Literal["auto"] | None = "auto",
+        monotonic_cst: ArrayLike | dict[str, int] | dict[int, int] | None = None,
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        point_masses: Literal["auto"] | None = "auto",
+        steps: Literal["auto"] | None = "auto",
+        scaling: Literal["power", "minmax"] = "power",
+        measure: Literal["empirical", "uniform"] = "empirical",
+        covariance: Literal["full", "precision", "mean_field"] = "full",
+        rank: int | None = None,
+        sparse: bool | Literal["auto"] = "auto",
+        n_inducing: int | Literal["auto"] | None = "auto",
+        n_inducing_interaction: int | Literal["auto"] | None = "auto",
+        shrinkage: float = 4.0,
+        min_gain: float = 0.05,
+        max_iter: int = 30,
+        tol: float = 5e-4,
+        batch_size: int | None = None,
+        class_weight: ClassWeight = None,
+        device: Device = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.likelihood = likelihood
         self.kernel = kernel
         self.length_scale_bounds = length_scale_bounds
@@ -245,7 +248,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         self._check_choice("likelihood", ("softmax", "probit"))
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
+    def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the model.
 
         Parameters
@@ -279,7 +282,13 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
 
     @available_if(takes_more_rows)
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Update the model with more rows.
 
         The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later

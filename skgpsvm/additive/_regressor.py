@@ -1,16 +1,27 @@
 """The estimator `AdditiveGPRegressor`."""
 
-from typing import Self
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self, overload
 
 import numpy as np
-from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._families import FAMILIES, family_sites
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LIKELIHOODS, VARYING_NOISE, LeftOut, regression_sites
+from .._typing import (
+    ArrayLike,
+    Device,
+    MatrixLike,
+    RandomStateLike,
+    RegressionLikelihood,
+    available_if,
+)
 from ._base import FOLLOWED_BY_STREAMS, USES, AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
+from ._terms import Term
 
 
 def _noise_varies(estimator):
@@ -226,31 +237,31 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def __init__(
         self,
         *,
-        likelihood="gaussian",
-        kernel="matern52",
-        length_scale_bounds=(0.05, 10.0),
-        kernel_interaction=None,
-        terms=None,
-        interactions="auto",
-        monotonic_cst=None,
-        categorical_features="from_dtype",
-        point_masses="auto",
-        steps="auto",
-        scaling="power",
-        measure="empirical",
-        covariance="full",
-        rank=None,
-        sparse="auto",
-        n_inducing="auto",
-        n_inducing_interaction="auto",
-        shrinkage=4.0,
-        min_gain=0.05,
-        max_iter=30,
-        tol=1e-4,
-        batch_size=None,
-        device=None,
-        random_state=None,
-    ):
+        likelihood: RegressionLikelihood = "gaussian",
+        kernel: Literal["rbf", "matern32", "matern52"] = "matern52",
+        length_scale_bounds: tuple[float, float] = (0.05, 10.0),
+        kernel_interaction: Literal["rbf", "matern12", "matern32", "matern52"] | None = None,
+        terms: Sequence[Term] | None = None,
+        interactions: int | Literal["auto"] | None = "auto",
+        monotonic_cst: ArrayLike | dict[str, int] | dict[int, int] | None = None,
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        point_masses: Literal["auto"] | None = "auto",
+        steps: Literal["auto"] | None = "auto",
+        scaling: Literal["power", "minmax"] = "power",
+        measure: Literal["empirical", "uniform"] = "empirical",
+        covariance: Literal["full", "precision", "mean_field"] = "full",
+        rank: int | None = None,
+        sparse: bool | Literal["auto"] = "auto",
+        n_inducing: int | Literal["auto"] | None = "auto",
+        n_inducing_interaction: int | Literal["auto"] | None = "auto",
+        shrinkage: float = 4.0,
+        min_gain: float = 0.05,
+        max_iter: int = 30,
+        tol: float = 1e-4,
+        batch_size: int | None = None,
+        device: Device = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.likelihood = likelihood
         self.kernel = kernel
         self.length_scale_bounds = length_scale_bounds
@@ -295,7 +306,13 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
             )
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -335,7 +352,13 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     @available_if(takes_more_rows)
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Self:
         """Update the model with more rows.
 
         The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later
@@ -396,8 +419,23 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def _of_constant(self, constant):
         return self._outputs(constant * self._y_std + self._y_mean)
 
+    @overload
+    def explain_noise(self, X: MatrixLike, return_std: Literal[False] = False) -> np.ndarray: ...
+
+    @overload
+    def explain_noise(
+        self, X: MatrixLike, return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def explain_noise(
+        self, X: MatrixLike, return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
     @available_if(_noise_varies)
-    def explain_noise(self, X, return_std=False):
+    def explain_noise(
+        self, X: MatrixLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return the effect of each term on the noise: on the logarithm of its standard deviation.
 
         ``exp(noise_intercept_ + explain_noise(X).sum(1))`` is the posterior median of the standard

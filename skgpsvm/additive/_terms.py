@@ -2,14 +2,18 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from types import EllipsisType
 
 import numpy as np
 
 from .._validation import check_number
 from ._defaults import DEFAULTS
 
+# Entry of the parameter ``terms``.
+Term = int | str | EllipsisType | Sequence[int | str | float]
 KINDS = "smooth", "linear", "cyclic", "random"  # of effects of one feature; "random" of categories
 ROUGH = "matern12"  # kernel of pairs, without inducing points only
 

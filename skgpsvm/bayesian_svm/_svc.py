@@ -1,10 +1,13 @@
 """`BayesianSVC`: the estimator."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import ConstantKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, Kernel
 
 from .. import solvers
 from .._calibration import Calibration
@@ -24,10 +27,12 @@ from .._sparse import (
     streaming_ascent,
     update_posterior,
 )
+from .._typing import ClassWeight, Device, Dtype, InducingPoints, RandomStateLike
 from ._kernel_choice import chosen_kernel
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
 _SOLVERS = {"coordinate_ascent": solvers.CoordinateAscent(), "gradient": solvers.Gradient()}
+SolverLike = Literal["coordinate_ascent", "gradient"] | solvers.CoordinateAscent | solvers.Gradient
 _USES = {
     "contrast": where(multi_class="crammer_singer"),
     "solver__learning_rate": where(solver=solvers.Gradient)
@@ -172,24 +177,24 @@ class BayesianSVC(GPClassifier):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        multi_class="crammer_singer",
-        solver="coordinate_ascent",
-        contrast="soft",
-        probability="calibrated",
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=False,
-        optimizer="auto",
-        max_iter=200,
-        tol=3e-3,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        multi_class: Literal["crammer_singer", "ovr"] = "crammer_singer",
+        solver: SolverLike = "coordinate_ascent",
+        contrast: Literal["soft", "hard"] = "soft",
+        probability: Literal["calibrated", "argmax"] = "calibrated",
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = False,
+        optimizer: Literal["auto", "leave_one_out", "adam"] | None = "auto",
+        max_iter: int = 200,
+        tol: float = 3e-3,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.multi_class = multi_class
         self.solver = solver

@@ -1,12 +1,19 @@
 """Decoupled Gaussian-process classification."""
 
+from __future__ import annotations
+
 from functools import partial
+from typing import Literal
+
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import fit_by_conjugate_gradients, learn_classifier, with_elbo
+from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, classification_problem
+from ..solvers import ConjugateGradients, StochasticGradient
 from ._training import (
     DECOUPLED_FOLLOWED,
     GROWING,
@@ -135,24 +142,24 @@ class DecoupledGPClassifier(GPClassifier):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        likelihood="softmax",
-        solver="cg",
-        mean=None,
-        n_mean_bases=2000,
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=True,
-        optimizer="auto",
-        max_iter=100,
-        tol=1e-2,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        likelihood: Literal["softmax", "probit", "robust_max"] = "softmax",
+        solver: Literal["cg", "sgd"] | ConjugateGradients | StochasticGradient = "cg",
+        mean: MeanFunction | None = None,
+        n_mean_bases: int = 2000,
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = True,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-2,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver

@@ -1,6 +1,10 @@
 """Decoupled Gaussian-process regression."""
 
-from typing import Self
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPRegressor, all_or_nothing, stream
 from .._hyperparameters.default_kernels import ROUGHER
@@ -12,8 +16,17 @@ from .._solved import (
     learn_regressor,
     regression_attributes,
 )
+from .._typing import (
+    ArrayLike,
+    Device,
+    Dtype,
+    InducingPoints,
+    MatrixLike,
+    MeanFunction,
+    RandomStateLike,
+)
 from .._variational import check_regression_parameters, regression_problem
-from ..solvers import StochasticGradient
+from ..solvers import ConjugateGradients, StochasticGradient
 from ._training import (
     DECOUPLED_FOLLOWED,
     GROWING,
@@ -167,25 +180,25 @@ class DecoupledGPRegressor(GPRegressor):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        likelihood="gaussian",
-        solver="cg",
-        mean=None,
-        noise_variance=None,
-        n_mean_bases=10_000,
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=True,
-        optimizer="auto",
-        max_iter=100,
-        tol=1e-2,
-        normalize_y=True,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        likelihood: Literal["gaussian", "student_t", "laplace"] = "gaussian",
+        solver: Literal["cg", "sgd"] | ConjugateGradients | StochasticGradient = "cg",
+        mean: MeanFunction | None = None,
+        noise_variance: float | None = None,
+        n_mean_bases: int = 10_000,
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = True,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-2,
+        normalize_y: bool = True,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver
@@ -205,7 +218,13 @@ class DecoupledGPRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Self:
         """Update the model with more rows, as new data.
 
         With ``solver="cg"`` the first call is a `fit`; later calls keep kernel, noise, bases and

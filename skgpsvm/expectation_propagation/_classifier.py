@@ -1,10 +1,13 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier, evidence_at
 from .._hyperparameters.default_kernels import with_learned_mean
@@ -24,6 +27,18 @@ from .._sparse import (
     update_posterior,
 )
 from .._torch_kernels import torch_kernel
+from .._typing import (
+    ArrayLike,
+    ClassWeight,
+    Device,
+    Dtype,
+    InducingPoints,
+    MatrixLike,
+    MeanFunction,
+    Optimizer,
+    RandomStateLike,
+    ndarray,
+)
 from .._variational import CLASS_VARIANCE, check_variational_parameters, initial_kernel
 from ..likelihoods import Probit
 from ..solvers import ConvergedEP, InterleavedEP
@@ -187,22 +202,22 @@ class EPClassifier(GPClassifier):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        solver="auto",
-        mean="linear",
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=False,
-        optimizer="auto",
-        max_iter=100,
-        tol=1e-3,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        solver: Literal["auto", "sep", "gfitc"] | InterleavedEP | ConvergedEP = "auto",
+        mean: MeanFunction = "linear",
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = False,
+        optimizer: Literal["auto"] | Optimizer | None = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.solver = solver
         self.mean = mean
@@ -304,10 +319,38 @@ class EPClassifier(GPClassifier):
             "loo_proba_": log_proba(all_cavity_probits, tempering.power).exp().cpu().numpy(),
         }
 
+    @overload
+    def log_marginal_likelihood(
+        self,
+        theta: ArrayLike | None = None,
+        eval_gradient: Literal[False] = False,
+        *,
+        X: MatrixLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float: ...
+
+    @overload
+    def log_marginal_likelihood(
+        self,
+        theta: ArrayLike | None = None,
+        *,
+        eval_gradient: Literal[True],
+        X: MatrixLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> tuple[float, ndarray]: ...
+
     @isolated()
     def log_marginal_likelihood(
-        self, theta=None, eval_gradient=False, *, X=None, y=None, sample_weight=None
-    ):
+        self,
+        theta: ArrayLike | None = None,
+        eval_gradient: bool = False,
+        *,
+        X: MatrixLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float | tuple[float, ndarray]:
         """Return the log evidence, also at other hyperparameters, and its gradient.
 
         The inducing points are held fixed. If several processes share the rows, all must call it.

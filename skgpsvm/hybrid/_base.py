@@ -1,11 +1,14 @@
 """Methods that all hybrid estimators have: rows of any shape, torch modules, and weight files."""
 
+from __future__ import annotations
+
 from typing import Self
 
 import torch
 from sklearn.utils.validation import check_is_fitted
 
 from .._isolation import isolated
+from .._typing import Device, PathLike
 from ._inputs import validated_rows
 from ._network import Predictor
 from ._persistence import read_model, save_model
@@ -21,7 +24,7 @@ class HybridMixin:
     """
 
     @isolated()
-    def to_torch(self, device=None) -> torch.nn.Module:
+    def to_torch(self, device: Device = None) -> torch.nn.Module:
         """Return the fitted network as a torch module, for attacks and explanations.
 
         Parameters
@@ -41,7 +44,7 @@ class HybridMixin:
         network = self._latents[0].frozen_network(device or "cpu")
         return Predictor(network, self._torch_output()).eval()
 
-    def save_weights(self, path) -> None:
+    def save_weights(self, path: PathLike) -> None:
         """Write the fitted model to a safetensors file: tensors and plain values, no code.
 
         Parameters
@@ -56,7 +59,7 @@ class HybridMixin:
         """
         save_model(self, path, self._saved)
 
-    def load_weights(self, path) -> Self:
+    def load_weights(self, path: PathLike) -> Self:
         """Load the model that `save_weights` of an estimator with the same parameters wrote.
 
         Parameters

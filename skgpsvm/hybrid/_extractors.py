@@ -1,5 +1,10 @@
 """Feature extractors: a multilayer perceptron for tables, and the paper's networks for images."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
 from torch import nn
 
 __all__ = ["MLP", "CIFAR10Extractor", "MNISTExtractor"]
@@ -10,7 +15,7 @@ class _Extractor(nn.Sequential):
 
     row_shape: tuple
 
-    def forward(self, X):
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
         r"""Return the features (b, D) of a batch of rows, (b, \*row_shape)."""
         if X.shape[1:] != self.row_shape:
             raise ValueError(
@@ -40,7 +45,9 @@ class MLP(_Extractor):
     torch.Size([5, 3])
     """
 
-    def __init__(self, n_inputs, hidden_layer_sizes=(128, 128), n_outputs=32):
+    def __init__(
+        self, n_inputs: int, hidden_layer_sizes: Sequence[int] = (128, 128), n_outputs: int = 32
+    ) -> None:
         sizes = [n_inputs, *hidden_layer_sizes]
         layers = []
         for i in range(len(sizes) - 1):
@@ -67,7 +74,7 @@ class MNISTExtractor(_Extractor):
 
     row_shape = (1, 28, 28)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(
             nn.Conv2d(1, 32, 5),
             nn.ReLU(),
@@ -99,7 +106,7 @@ class CIFAR10Extractor(_Extractor):
 
     row_shape = (3, 32, 32)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(
             nn.Conv2d(3, 128, 3),
             nn.ReLU(),

@@ -1,14 +1,20 @@
 """The estimator `HybridSVGPRegressor`."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Literal, Self
 
 import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._noise import with_noise
 from .._parameters import ParameterRules
 from .._predictive import LIKELIHOODS
+from .._typing import ArrayLike, Device, Dtype, MatrixLike, PathLike, RandomStateLike
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import RefittedNoiseLoss
@@ -124,26 +130,26 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
 
     def __init__(
         self,
-        module=None,
+        module: Callable[..., torch.nn.Module] | None = None,
         *,
-        module_params=None,
-        input_shape=None,
-        augmentation=None,
-        kernel=None,
-        likelihood="gaussian",
-        normalize_y=True,
-        n_inducing=64,
-        max_iter=50,
-        batch_size=None,
-        learning_rate=1e-3,
-        early_stopping=True,
-        validation_fraction=0.1,
-        n_iter_no_change=5,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        module_params: dict[str, Any] | None = None,
+        input_shape: Sequence[int] | None = None,
+        augmentation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        kernel: Kernel | None = None,
+        likelihood: Literal["gaussian", "student_t", "laplace"] = "gaussian",
+        normalize_y: bool = True,
+        n_inducing: int = 64,
+        max_iter: int = 50,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        early_stopping: bool = True,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.module = module
         self.module_params = module_params
         self.input_shape = input_shape
@@ -169,7 +175,9 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         self._check_bool("normalize_y")
 
     @all_or_nothing
-    def fit(self, X, y=None, sample_weight=None) -> Self:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Train the network and the Gaussian process.
 
         Parameters
@@ -199,7 +207,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         """
         return fit_models(self, X, y, sample_weight)
 
-    def load_weights(self, path) -> Self:
+    def load_weights(self, path: PathLike) -> Self:
         super().load_weights(path)
         self.kernel_ = self._kernel_with_noise(self.kernel_, self.noise_variance_)
         return self

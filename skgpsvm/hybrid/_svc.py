@@ -1,13 +1,20 @@
 """The estimator `HybridBayesianSVC`."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Literal, Self
+
+import torch
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._calibration import Calibration
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._parameters import ALWAYS, ParameterRules
 from .._predictive import pseudo_likelihood_probabilities
+from .._typing import ArrayLike, ClassWeight, Device, Dtype, MatrixLike, RandomStateLike
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import CalibratedLoss
@@ -147,27 +154,27 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
 
     def __init__(
         self,
-        module=None,
+        module: Callable[..., torch.nn.Module] | None = None,
         *,
-        module_params=None,
-        input_shape=None,
-        augmentation=None,
-        kernel=None,
-        contrast="soft",
-        probability="calibrated",
-        n_inducing=64,
-        max_iter=50,
-        batch_size=None,
-        learning_rate=1e-3,
-        early_stopping=True,
-        validation_fraction=0.1,
-        n_iter_no_change=5,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        module_params: dict[str, Any] | None = None,
+        input_shape: Sequence[int] | None = None,
+        augmentation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        kernel: Kernel | None = None,
+        contrast: Literal["soft", "hard"] = "soft",
+        probability: Literal["calibrated", "argmax"] = "calibrated",
+        n_inducing: int = 64,
+        max_iter: int = 50,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        early_stopping: bool = True,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.module = module
         self.module_params = module_params
         self.input_shape = input_shape
@@ -194,7 +201,9 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         self._check_choice("probability", ("calibrated", "argmax"))
 
     @all_or_nothing
-    def fit(self, X, y=None, sample_weight=None) -> Self:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Train the network and the Bayesian SVM.
 
         Parameters

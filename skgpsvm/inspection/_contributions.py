@@ -1,15 +1,20 @@
 """Plot of the contributions of the terms to the prediction of one row."""
 
-from typing import Self
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from scipy.stats import norm
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from .._rows import column
+from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_level, check_number
 from ._display import BLUE, pyplot
 from ._effects import (
+    Label,
     additive_model,
     feature_names,
     intercepts,
@@ -17,6 +22,9 @@ from ._effects import (
     level_names,
     link_name,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ORANGE, _GRAY = "#D55E00", "#999999"
 _ROW_HEIGHT, _WIDTH = 0.32, 7.0  # inches
@@ -64,21 +72,28 @@ class ContributionDisplay:
     ['x1 = 0.715', 'x0 = 0.549', '3 other terms']
     """
 
-    def __init__(self, names, contributions, widths, intercept, label):
+    def __init__(
+        self,
+        names: list[str],
+        contributions: np.ndarray,
+        widths: np.ndarray,
+        intercept: float,
+        label: str,
+    ) -> None:
         self.names, self.contributions, self.widths = names, contributions, widths
         self.intercept, self.label = intercept, label
 
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
+        estimator: BaseEstimator,
+        X: MatrixLike,
         *,
         level: float = 0.95,
         max_terms: int = 12,
-        latent=None,
-        random_state=0,
-        ax=None,
+        latent: Label | None = None,
+        random_state: RandomStateLike = 0,
+        ax: Axes | None = None,
     ) -> Self:
         """Compute and draw the contributions to the prediction of one row.
 
@@ -135,7 +150,7 @@ class ContributionDisplay:
         display = cls(names, means, width * deviations, intercept, _label(estimator, latent, place))
         return display.plot(ax=ax)
 
-    def plot(self, *, ax=None) -> Self:
+    def plot(self, *, ax: Axes | None = None) -> Self:
         """Draw the contributions.
 
         Parameters

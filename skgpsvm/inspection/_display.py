@@ -1,12 +1,21 @@
 """Plots of the effects of additive models."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from math import ceil
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import Bunch
 
+from .._typing import ArrayLike, MatrixLike
 from .._validation import check_number
-from ._effects import additive_model, component_effects, latent_labels, latent_place
+from ._effects import Feature, Label, additive_model, component_effects, latent_labels, latent_place
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PANEL_SIZE = 3.6, 2.8  # inches
 _MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
@@ -53,23 +62,23 @@ class ComponentEffectDisplay:
     ['x3', 'x0']
     """
 
-    def __init__(self, effects):
+    def __init__(self, effects: list[Bunch]) -> None:
         self.effects = effects
 
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
+        estimator: BaseEstimator,
+        X: MatrixLike,
         *,
-        features=None,
+        features: Sequence[Feature] | None = None,
         level: float = 0.95,
         n_points: int = 100,
-        latent=None,
-        ax=None,
+        latent: Label | None = None,
+        ax: Axes | ArrayLike | None = None,
         n_cols: int = 3,
-        line_kw=None,
-        heatmap_kw=None,
+        line_kw: dict[str, Any] | None = None,
+        heatmap_kw: dict[str, Any] | None = None,
     ) -> Self:
         """Compute and draw effects of a fitted additive model.
 
@@ -116,7 +125,14 @@ class ComponentEffectDisplay:
         effects = component_effects(estimator, X, features, level, n_points, latent)
         return cls(effects).plot(ax=ax, n_cols=n_cols, line_kw=line_kw, heatmap_kw=heatmap_kw)
 
-    def plot(self, *, ax=None, n_cols: int = 3, line_kw=None, heatmap_kw=None) -> Self:
+    def plot(
+        self,
+        *,
+        ax: Axes | ArrayLike | None = None,
+        n_cols: int = 3,
+        line_kw: dict[str, Any] | None = None,
+        heatmap_kw: dict[str, Any] | None = None,
+    ) -> Self:
         """Draw the effects.
 
         Panels of curves and points share their vertical scale.

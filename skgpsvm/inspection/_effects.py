@@ -1,8 +1,10 @@
 """Effects of fitted additive models on grids."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import ceil
 from numbers import Integral
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +19,9 @@ from .._rows import column
 from .._validation import check_level, check_number
 
 _RUG_ROWS = 100
+Link = Literal["identity", "log", "logit", "probit", "softmax"]
+Label = Hashable  # of a latent function: the label of a class, a number, or a name
+Feature = int | str | tuple[int | str, int | str]  # a term: a feature, or a pair of them
 
 
 def additive_model(estimator, X):

@@ -1,14 +1,23 @@
 """Importances of the terms and features of additive models."""
 
+from __future__ import annotations
+
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch, check_random_state
 
+from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_level, check_number
 from ._effects import additive_model, feature_names
 
 
 def component_importances(
-    estimator, X, *, level: float = 0.95, n_samples: int = 200, random_state=0
+    estimator: BaseEstimator,
+    X: MatrixLike,
+    *,
+    level: float = 0.95,
+    n_samples: int = 200,
+    random_state: RandomStateLike = 0,
 ) -> Bunch:
     """Return mean absolute effects of the terms and features of an additive model.
 

@@ -1,10 +1,28 @@
 """Effects of additive models as tables and for JSON."""
 
-from typing import Self
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import Bunch
 
-from ._effects import additive_model, component_effects, intercepts, latent_labels, link_name
+from .._typing import MatrixLike
+from ._effects import (
+    Feature,
+    Label,
+    Link,
+    additive_model,
+    component_effects,
+    intercepts,
+    latent_labels,
+    link_name,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class ComponentEffects:
@@ -38,19 +56,21 @@ class ComponentEffects:
     (['x3'], 5)
     """
 
-    def __init__(self, effects, intercepts, link, level):
+    def __init__(
+        self, effects: list[Bunch], intercepts: dict[Label, float], link: Link, level: float
+    ) -> None:
         self.effects, self.intercepts, self.link, self.level = effects, intercepts, link, level
 
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X=None,
+        estimator: BaseEstimator,
+        X: MatrixLike | None = None,
         *,
-        features=None,
+        features: Sequence[Feature] | None = None,
         level: float = 0.95,
         n_points: int = 100,
-        latent=None,
+        latent: Label | None = None,
     ) -> Self:
         """Compute effects of a fitted additive model.
 
@@ -136,7 +156,7 @@ class ComponentEffects:
             "effects": effects,
         }
 
-    def to_frame(self):
+    def to_frame(self) -> pd.DataFrame:
         """Return the effects as a pandas DataFrame with one row for each point of a grid.
 
         Returns

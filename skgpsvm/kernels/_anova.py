@@ -1,7 +1,10 @@
 """ANOVA kernels: covariances of functions of one feature whose mean is zero."""
 
+from __future__ import annotations
+
 import numbers
 from abc import abstractmethod
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -9,7 +12,8 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from .._isolation import isolated
 from .._torch_kernels import TorchKernel, register_torch_kernel
-from ._base import LengthScaleKernel, format_values
+from .._typing import ArrayLike
+from ._base import Bounds, LengthScaleKernel, MeasureLike, format_values
 from ._measures import measure_of
 from ._profiles import Matern, SquaredExponential
 
@@ -26,8 +30,20 @@ class _OneFeature(Kernel):
         arrays = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
         return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, arrays)
 
+    @overload
+    def __call__(
+        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: Literal[False] = False
+    ) -> np.ndarray: ...
+
+    @overload
+    def __call__(
+        self, X: ArrayLike, Y: None = None, *, eval_gradient: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
     @isolated()
-    def __call__(self, X, Y=None, eval_gradient=False):
+    def __call__(
+        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
         if eval_gradient and Y is not None:
             raise ValueError("Gradient can only be evaluated when Y is None.")
@@ -44,7 +60,7 @@ class _OneFeature(Kernel):
         return K.detach().numpy(), gradient.numpy()[:, :, np.newaxis]
 
     @isolated()
-    def diag(self, X) -> np.ndarray:
+    def diag(self, X: ArrayLike) -> np.ndarray:
         k, theta, X = self._tensors(X)
         return k.diag(X, theta).numpy()
 
@@ -191,11 +207,11 @@ class ANOVARBF(_ANOVA):
 
     def __init__(
         self,
-        length_scale=1.0,
-        length_scale_bounds=(1e-5, 1e5),
-        feature=0,
-        measure=("uniform", 0.0, 1.0),
-    ):
+        length_scale: float = 1.0,
+        length_scale_bounds: Bounds = (1e-5, 1e5),
+        feature: int = 0,
+        measure: MeasureLike = ("uniform", 0.0, 1.0),
+    ) -> None:
         self.length_scale = length_scale
         self.length_scale_bounds = length_scale_bounds
         self.feature = feature
@@ -254,12 +270,12 @@ class ANOVAMatern(_ANOVA):
 
     def __init__(
         self,
-        length_scale=1.0,
-        length_scale_bounds=(1e-5, 1e5),
-        nu=1.5,
-        feature=0,
-        measure=("uniform", 0.0, 1.0),
-    ):
+        length_scale: float = 1.0,
+        length_scale_bounds: Bounds = (1e-5, 1e5),
+        nu: float = 1.5,
+        feature: int = 0,
+        measure: MeasureLike = ("uniform", 0.0, 1.0),
+    ) -> None:
         self.length_scale = length_scale
         self.length_scale_bounds = length_scale_bounds
         self.nu = nu
@@ -320,7 +336,7 @@ class ANOVACategorical(_OneFeature):
            [ 0.   ,  0.   ,  0.   ,  1.   ]])
     """
 
-    def __init__(self, weights, feature=0):
+    def __init__(self, weights: ArrayLike, feature: int = 0) -> None:
         self.weights = weights
         self.feature = feature
 

@@ -1,5 +1,9 @@
 """Linear kernels: one with a length scale per feature, and the torch form of DotProduct."""
 
+from __future__ import annotations
+
+from typing import Literal, overload
+
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import DotProduct
@@ -7,7 +11,8 @@ from sklearn.gaussian_process.kernels import DotProduct
 from .._csr import dense, squared_norms
 from .._torch_kernels import FeatureKernel, check_per_feature, register_torch_kernel
 from .._transfers import to_device
-from ._base import LengthScaleKernel, format_values
+from .._typing import ArrayLike
+from ._base import Bounds, LengthScaleKernel, format_values
 
 
 class Linear(LengthScaleKernel):
@@ -48,7 +53,12 @@ class Linear(LengthScaleKernel):
            [3., 9.]])
     """
 
-    def __init__(self, length_scale=1.0, length_scale_bounds=(1e-5, 1e5), offset=0.0):
+    def __init__(
+        self,
+        length_scale: ArrayLike = 1.0,
+        length_scale_bounds: Bounds = (1e-5, 1e5),
+        offset: ArrayLike = 0.0,
+    ) -> None:
         self.length_scale = length_scale
         self.length_scale_bounds = length_scale_bounds
         self.offset = offset
@@ -63,7 +73,19 @@ class Linear(LengthScaleKernel):
         check_per_feature("offset of Linear", offset, X.shape[1])
         return (X - offset) / length_scale
 
-    def __call__(self, X, Y=None, eval_gradient=False):
+    @overload
+    def __call__(
+        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: Literal[False] = False
+    ) -> np.ndarray: ...
+
+    @overload
+    def __call__(
+        self, X: ArrayLike, Y: None = None, *, eval_gradient: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def __call__(
+        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
         if eval_gradient and Y is not None:
             raise ValueError("Gradient can only be evaluated when Y is None.")
@@ -78,7 +100,7 @@ class Linear(LengthScaleKernel):
             return K, -2 * K[:, :, np.newaxis]
         return K, -2 * F[:, np.newaxis] * F
 
-    def diag(self, X) -> np.ndarray:
+    def diag(self, X: ArrayLike) -> np.ndarray:
         return np.square(self._features(X)).sum(1)
 
     def is_stationary(self) -> bool:

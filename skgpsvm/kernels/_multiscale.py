@@ -1,13 +1,17 @@
 """The squared exponential kernel whose rows may have length scales of their own."""
 
+from __future__ import annotations
+
 import math
+from typing import Literal, overload
 
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
 from .._torch_kernels import TorchKernel, register_torch_kernel, spare
-from ._base import LengthScaleKernel, format_values
+from .._typing import ArrayLike
+from ._base import Bounds, LengthScaleKernel, format_values
 from ._stationary import RBF_PROFILE, stationary
 
 _BLOCK_ENTRIES = 2**15  # of a matrix, which stay in the cache
@@ -66,7 +70,12 @@ class MultiscaleRBF(LengthScaleKernel):
            [0.368, 0.744]])
     """
 
-    def __init__(self, length_scale=1.0, length_scale_bounds=(1e-5, 1e5), n_features=None):
+    def __init__(
+        self,
+        length_scale: ArrayLike = 1.0,
+        length_scale_bounds: Bounds = (1e-5, 1e5),
+        n_features: int | None = None,
+    ) -> None:
         self.length_scale = length_scale
         self.length_scale_bounds = length_scale_bounds
         self.n_features = n_features
@@ -75,7 +84,19 @@ class MultiscaleRBF(LengthScaleKernel):
         """Return the number of features, d, of the rows of all arrays."""
         return _check_columns(self.n_features, np.size(self.length_scale), *arrays)
 
-    def __call__(self, X, Y=None, eval_gradient=False):
+    @overload
+    def __call__(
+        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: Literal[False] = False
+    ) -> np.ndarray: ...
+
+    @overload
+    def __call__(
+        self, X: ArrayLike, Y: None = None, *, eval_gradient: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def __call__(
+        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
         if eval_gradient and Y is not None:
             raise ValueError("Gradient can only be evaluated when Y is None.")
@@ -97,7 +118,7 @@ class MultiscaleRBF(LengthScaleKernel):
             return K
         return K, 2 * K[:, :, np.newaxis] * np.moveaxis(exponents[: self.n_dims], 0, 2)
 
-    def diag(self, X) -> np.ndarray:
+    def diag(self, X: ArrayLike) -> np.ndarray:
         X = np.atleast_2d(X)
         self._n_features(X)
         return np.ones(len(X))

@@ -1,5 +1,7 @@
 """`Likelihood`, the abstract base, and the Gaussian integrals that several likelihoods share."""
 
+from __future__ import annotations
+
 import abc
 import copy
 import functools
@@ -49,7 +51,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
     step = 1.0
     relative = redescending = coupled = False
 
-    def at(self, parameters):
+    def at(self, parameters: torch.Tensor) -> Likelihood:
         """Return the same likelihood with other parameters.
 
         Parameters
@@ -74,7 +76,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return other
 
     @abc.abstractmethod
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         """Return the log density of observations given latent values.
 
         Parameters
@@ -90,7 +92,9 @@ class Likelihood(torch.nn.Module, abc.ABC):
             In nats, summed over the columns of `y`.
         """
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         """Return the expectation of `log_prob` over independent Gaussian latent values.
 
         Parameters
@@ -113,7 +117,9 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return 32 if k == 1 else 20, k
 
     @torch.enable_grad()
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return `expected_log_prob` and the expected derivatives of `log_prob`.
 
         The default takes them by automatic differentiation; closed forms override it.
@@ -138,7 +144,9 @@ class Likelihood(torch.nn.Module, abc.ABC):
         first, half = torch.autograd.grad(value.sum(), (mean, var))
         return value.detach(), first, 2 * half
 
-    def expected_derivatives(self, y, mean, var):
+    def expected_derivatives(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the expected derivatives of `log_prob`: the last two of `expected_terms`.
 
         Parameters
@@ -152,7 +160,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         """
         return self.expected_terms(y, mean, var)[1:]
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
 
         Parameters
@@ -170,7 +178,9 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return log_expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
     @abc.abstractmethod
-    def predict(self, mean, var) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def predict(
+        self, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the predictive distribution of a new observation.
 
         Parameters

@@ -1,5 +1,7 @@
 """Likelihoods of class codes: of two classes, of several, and the pseudo-likelihoods of hinges."""
 
+from __future__ import annotations
+
 import abc
 import math
 
@@ -16,7 +18,9 @@ class _Bernoulli(Likelihood):
     """A normalized distribution of two classes, coded 0 and 1, given one latent function."""
 
     @torch.enable_grad()
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def derivatives(f):
@@ -28,7 +32,7 @@ class _Bernoulli(Likelihood):
         value = self.expected_log_prob(y, mean, var)
         return value, *expect(derivatives, mean, var)
 
-    def predict(self, mean, var) -> torch.Tensor:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return torch.stack([self.log_marginal(code, mean, var) for code in (0, 1)], -1).exp()
 
 
@@ -40,10 +44,10 @@ class Probit(_Bernoulli):
     Source: Rasmussen and Williams (2006), section 3.9, (3.82).
     """
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return log_ndtr(_signed(y, f))
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
 
 
@@ -56,10 +60,12 @@ class Logistic(_Bernoulli):
     1e-2 at variances 1, 10 and 100.
     """
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.logsigmoid(_signed(y, f))
 
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def terms(f):
@@ -81,15 +87,19 @@ class Softmax(Likelihood):
     step = 0.7
     relative = coupled = True
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         true = mean.gather(-1, _index(y, mean))[..., 0]
         log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
         return true - log_sum[..., 0]
 
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def moments(f):
@@ -107,7 +117,7 @@ class Softmax(Likelihood):
         value = (mean.gather(-1, index) - log_sum)[..., 0]
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
 
-    def expected_hessian(self, mean, var):
+    def expected_hessian(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         """Return the expected second derivatives of `log_prob` in all latent values.
 
         Parameters
@@ -128,14 +138,14 @@ class Softmax(Likelihood):
 
         return _over_draws(second, mean, var).unflatten(-1, (-1, mean.shape[-1]))
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         def log_mean(f):
             return torch.logsumexp(torch.log_softmax(f, 0), -1) - math.log(f.shape[-1])
 
         log_p = _over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
         return log_p.gather(-1, _index(y, log_p))[..., 0]
 
-    def predict(self, mean, var) -> torch.Tensor:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         def average(f):
             return torch.softmax(f, 0).mean(-1)
 
@@ -173,7 +183,7 @@ class RobustMax(Likelihood):
     step = 0.5
     relative = redescending = True
 
-    def __init__(self, noise=1e-3):
+    def __init__(self, noise: float = 1e-3) -> None:
         super().__init__()
         if not 0 < noise < 1:
             raise ValueError(f"noise must be between 0 and 1, got {noise!r}")
@@ -183,19 +193,21 @@ class RobustMax(Likelihood):
         """Return the log probabilities of the label of the largest latent, and of any other."""
         return math.log1p(-self.noise), math.log(self.noise / (c - 1))
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         right, wrong = self._levels(f.shape[-1])
         return torch.where(f.argmax(-1) == y, f.new_tensor(right), f.new_tensor(wrong))
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         right, wrong = self._levels(mean.shape[-1])
         p = argmax_probability(mean, var).gather(-1, _index(y, mean))[..., 0]
         return wrong + (right - wrong) * p
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
 
-    def predict(self, mean, var) -> torch.Tensor:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         c = mean.shape[-1]
         share = self.noise / (c - 1)
         return share + (1 - self.noise - share) * argmax_probability(mean, var)
@@ -205,7 +217,9 @@ class _Hinge(Likelihood):
     """Pseudo-likelihood ``exp(-2 max(v, 0))`` of a margin violation v that is affine in f."""
 
     @abc.abstractmethod
-    def violation_moments(self, y, mean, var):
+    def violation_moments(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and variance of the margin violation.
 
         Parameters
@@ -221,15 +235,17 @@ class _Hinge(Likelihood):
             Moments of the violation by which `log_prob` is ``-2 max(violation, 0)``.
         """
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         violation, _ = self.violation_moments(y, f, torch.zeros_like(f))
         return -2 * violation.clamp_min(0)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         h, _ = expected_hinge(*self.violation_moments(y, mean, var))
         return -h
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         mean_b, var_b = self.violation_moments(y, mean, var)
         met = log_ndtr(-mean_b / safe_std(var_b))
         return torch.logaddexp(met, log_expected_decay(2.0, mean_b, var_b))
@@ -250,10 +266,12 @@ class BinaryHinge(_Hinge):
     Source: Polson and Scott (2011); Wenzel et al. (2017).
     """
 
-    def violation_moments(self, y, mean, var):
+    def violation_moments(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return 1 - _signed(y, mean), _single(var)
 
-    def predict(self, mean, var) -> torch.Tensor:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         z = _single(mean / safe_std(var))
         return normal_cdf(torch.stack([-z, z], -1))
 
@@ -276,7 +294,7 @@ class MulticlassHinge(_Hinge):
     """
 
     @torch.no_grad()
-    def contrast_class(self, y, mean):
+    def contrast_class(self, y: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
         """Return the code of the wrong class that each row is compared with.
 
         Parameters
@@ -300,17 +318,19 @@ class MulticlassHinge(_Hinge):
             raise ValueError("MulticlassHinge needs at least two latent functions, got one")
         return mean.scatter(-1, _index(y, mean), -torch.inf).argmax(-1)
 
-    def violation_moments(self, y, mean, var):
+    def violation_moments(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         true, wrong = _index(y, mean), _index(self.contrast_class(y, mean), mean)
         mean_b = 1 + mean.gather(-1, wrong) - mean.gather(-1, true)
         var_b = var.gather(-1, wrong) + var.gather(-1, true)
         return mean_b[..., 0], var_b[..., 0]
 
-    def predict(self, mean, var) -> torch.Tensor:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return argmax_probability(mean, var)
 
 
-def expected_hinge(mean_b, var_b):
+def expected_hinge(mean_b: torch.Tensor, var_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the collapsed expected hinge loss of a Gaussian margin violation b, elementwise.
 
     Parameters

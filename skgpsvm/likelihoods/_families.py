@@ -1,9 +1,12 @@
 """Likelihoods with a link function: counts and amounts with log link, proportions with logit."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 
 from .._quadrature import expect, gauss_hermite, log_expect, safe_std
+from .._typing import ArrayLike
 from ._base import Likelihood, capped_exp, capped_exp_slope, log_parameter
 
 _NEWTON_STEPS = 6  # reach the mode to rounding from anywhere
@@ -33,20 +36,24 @@ class Poisson(Likelihood):
 
     step = 0.5
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return _log_mass(y, f).sum(-1)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         return _expected_log_mass(y, mean, var).sum(-1)
 
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         slope = capped_exp_slope(mean + 0.5 * var)
         return self.expected_log_prob(y, mean, var), y - slope, -slope
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return _log_marginal_mass(y, mean, var).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rate, rate_var, _ = _moments(mean, var)
         return rate, rate + rate_var
 
@@ -56,7 +63,7 @@ class _Dispersed(Likelihood):
 
     step = 0.5
 
-    def __init__(self, dispersion=1.0):
+    def __init__(self, dispersion: ArrayLike = 1.0) -> None:
         super().__init__()
         self.log_dispersion = log_parameter("dispersion", dispersion)
 
@@ -86,24 +93,28 @@ class Gamma(_Dispersed):
     Source: McCullagh and Nelder (1989), chapter 8.
     """
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         shape, g, constant = self._as_count(y, f)
         return (_log_mass(shape, g) + constant).sum(-1)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         shape, g, constant = self._as_count(y, mean)
         return (_expected_log_mass(shape, g, var) + constant).sum(-1)
 
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         shape, g, _ = self._as_count(y, mean)
         slope = capped_exp_slope(g + 0.5 * var)
         return self.expected_log_prob(y, mean, var), slope - shape, -slope
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         shape, g, constant = self._as_count(y, mean)
         return (_log_marginal_mass(shape, g, var) + constant).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rate, rate_var, square = _moments(mean, var)
         return rate, self.log_dispersion.exp() * square + rate_var
 
@@ -141,18 +152,22 @@ class NegativeBinomial(_Dispersed):
     Source: Hilbe (2011), Negative Binomial Regression, chapter 8.
     """
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return self._log_mass(y, f).sum(-1)
 
     def _log_mass(self, y, f):
         h, r = f + self.log_dispersion, self._failures
         return self._log_choices(y) + (y + r) * F.logsigmoid(h) - r * h
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         h, r = mean + self.log_dispersion, self._failures
         return (self._log_choices(y) + (y + r) * expect(F.logsigmoid, h, var) - r * h).sum(-1)
 
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         def derivatives(h):
             rest = (-h).sigmoid()
             return torch.stack([rest, rest * h.sigmoid()], 1)
@@ -162,11 +177,11 @@ class NegativeBinomial(_Dispersed):
         value = self.expected_log_prob(y, mean, var)
         return value, (y + r) * rest - r, -(y + r) * curvature
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         y, mean, var = torch.broadcast_tensors(y, mean, var)
         return log_expect(lambda f: self._log_mass(y, f), mean, var).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rate, rate_var, square = _moments(mean, var)
         return rate, rate + self.log_dispersion.exp() * square + rate_var
 
@@ -207,7 +222,7 @@ class Beta(_Dispersed):
     Source: Ferrari and Cribari-Neto (2004), Beta regression for modelling rates and proportions.
     """
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return self._log_density(y, f).sum(-1)
 
     def _log_density(self, y, f):
@@ -218,14 +233,16 @@ class Beta(_Dispersed):
         constant = constant + torch.lgamma(torch.exp(-self.log_dispersion))
         return constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         return expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         y, mean, var = torch.broadcast_tensors(y, mean, var)
         return log_expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         def moments(f):
             p = f.sigmoid()
             return torch.stack([p, p * (-f).sigmoid()], 1)

@@ -1,11 +1,14 @@
 """Likelihoods for regression: Gaussian noise, constant or varying, Laplace and Student-t noise."""
 
+from __future__ import annotations
+
 import functools
 import math
 
 import torch
 
 from .._quadrature import expect, log_expect, safe_std
+from .._typing import ArrayLike
 from ._base import (
     Likelihood,
     capped_exp,
@@ -43,12 +46,12 @@ class Gaussian(Likelihood):
         If `noise_var` is not positive and finite.
     """
 
-    def __init__(self, noise_var=1.0):
+    def __init__(self, noise_var: ArrayLike = 1.0) -> None:
         super().__init__()
         self.log_noise_var = log_parameter("noise_var", noise_var)
 
     @property
-    def noise_var(self):
+    def noise_var(self) -> torch.Tensor:
         """Return the noise variance, a tensor."""
         return self.log_noise_var.exp()
 
@@ -56,20 +59,22 @@ class Gaussian(Likelihood):
         """Return the variance of the noise, (c,) or, with a known part, (b, c)."""
         return self.noise_var if known is None else self.noise_var + known
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         y, known = observations(y)
         return _log_normal(y - f, self._total_var(known)).sum(-1)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         y, known = observations(y)
         expected = _log_normal(y - mean, self._total_var(known))
         return (expected - 0.5 * var / self._total_var(known)).sum(-1)
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         y, known = observations(y)
         return _log_normal(y - mean, var + self._total_var(known)).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + self.noise_var
 
 
@@ -114,22 +119,26 @@ class Heteroscedastic(Likelihood):
 
     latents_per_output = 2
 
-    def __init__(self, noise_var=1.0, rounding=0.0):
+    def __init__(self, noise_var: ArrayLike = 1.0, rounding: float = 0.0) -> None:
         super().__init__()
         self.log_noise_var, self.rounding = log_parameter("noise_var", noise_var), rounding
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         f, g = f.chunk(2, -1)
         log_var = g + self.log_noise_var
         return _log_normal_at(y - f, 0.0, log_var, capped_exp(-log_var, _MAX_LOG_PRECISION)).sum(-1)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
         precision = capped_exp(0.5 * nu - log_var, _MAX_LOG_PRECISION)
         return _log_normal_at(residual, v + self.rounding, log_var, precision).sum(-1)
 
     @torch.no_grad()
-    def expected_terms(self, y, mean, var):
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         residual, v, log_var, nu = self._split(y, mean, var)
         exponent = 0.5 * nu - log_var
         precision = capped_exp(exponent, _MAX_LOG_PRECISION)
@@ -139,7 +148,7 @@ class Heteroscedastic(Likelihood):
         second = -torch.cat([precision, pull], -1)
         return self.expected_log_prob(y, mean, var), first, second
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
 
         def log_density(log_var):
@@ -149,11 +158,11 @@ class Heteroscedastic(Likelihood):
 
         return log_expect(log_density, log_var, nu).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (f, _), (v, _) = mean.chunk(2, -1), var.chunk(2, -1)
         return f, v + self.noise_variance(mean, var)
 
-    def noise_variance(self, mean, var):
+    def noise_variance(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         """Return the expected noise variance.
 
         Parameters
@@ -193,31 +202,33 @@ class Laplace(Likelihood):
     Source: the mean of a folded normal distribution, Leone et al. (1961).
     """
 
-    def __init__(self, scale=1.0):
+    def __init__(self, scale: ArrayLike = 1.0) -> None:
         super().__init__()
         self.log_scale = log_parameter("scale", scale)
 
     @property
-    def scale(self):
+    def scale(self) -> torch.Tensor:
         """Return the mean absolute deviation of the noise, a tensor."""
         return self.log_scale.exp()
 
     step = 0.5
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return -((y - f).abs() / self.scale + self._log_normalizer()).sum(-1)
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         expected = _expected_abs((y - mean) / self.scale, var / self.scale**2)
         return -(expected + self._log_normalizer()).sum(-1)
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         residual, var = (y - mean) / self.scale, var / self.scale**2
         right = log_expected_decay(1.0, residual, var)
         left = log_expected_decay(1.0, -residual, var)
         return (torch.logaddexp(left, right) - self._log_normalizer()).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + 2 * self.scale**2
 
     def _log_normalizer(self):
@@ -243,13 +254,13 @@ class StudentT(Likelihood):
 
     step = 0.5
 
-    def __init__(self, scale=1.0, dof=4.0):
+    def __init__(self, scale: ArrayLike = 1.0, dof: float = 4.0) -> None:
         super().__init__()
         if not 2 < dof < math.inf:
             raise ValueError(f"dof must be above 2 and finite, got {dof!r}")
         self.log_scale, self.dof = log_parameter("scale", scale), dof
 
-    def log_prob(self, y, f) -> torch.Tensor:
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return self._log_density(y, f).sum(-1)
 
     def _log_density(self, y, f):
@@ -259,13 +270,15 @@ class StudentT(Likelihood):
         spread = torch.log1p(((y - f) / self.log_scale.exp()).square() / self.dof)
         return -half * spread - normalizer - self.log_scale
 
-    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
         return expect(functools.partial(self._log_density, y), mean, var).sum(-1)
 
-    def log_marginal(self, y, mean, var) -> torch.Tensor:
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return log_expect(functools.partial(self._log_density, y), mean, var).sum(-1)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + self.dof / (self.dof - 2) * (2 * self.log_scale).exp()
 
 

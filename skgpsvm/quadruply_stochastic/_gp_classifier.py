@@ -1,13 +1,19 @@
 """Quadruply stochastic Gaussian-process classifier."""
 
+from __future__ import annotations
+
 from functools import partial
+from typing import Literal
+
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import learn_classifier
+from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
 from .._variational import classification_problem
-from ..solvers import QuadruplyStochastic
+from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._gp_training import (
     QS_FOLLOWED,
     SOLVERS,
@@ -156,27 +162,27 @@ class QSGPClassifier(GPClassifier):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        solver="cg",
-        basis="fourier",
-        n_basis=4000,
-        covariance="nystroem",
-        n_dense_columns=10,
-        augment=False,
-        mean=None,
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=True,
-        optimizer="auto",
-        max_iter=100,
-        tol=1e-2,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        solver: Literal["cg", "sgd", "adagrad"] | ConjugateGradients | QuadruplyStochastic = "cg",
+        basis: Literal["fourier", "orthogonal", "inducing"] = "fourier",
+        n_basis: int = 4000,
+        covariance: Literal["nystroem", "chevron", "mean_field"] = "nystroem",
+        n_dense_columns: int = 10,
+        augment: bool = False,
+        mean: MeanFunction | None = None,
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = True,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-2,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.solver = solver
         self.basis = basis

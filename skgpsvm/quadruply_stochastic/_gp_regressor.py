@@ -1,11 +1,18 @@
 """Quadruply stochastic Gaussian-process regressor."""
 
+from __future__ import annotations
+
+from typing import Literal
+
+from sklearn.gaussian_process.kernels import Kernel
+
 from .._estimators import GPRegressor
 from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor, regression_attributes
+from .._typing import Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
 from .._variational import check_regression_parameters, regression_problem
-from ..solvers import QuadruplyStochastic
+from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._gp_training import (
     QS_FOLLOWED,
     SOLVERS,
@@ -172,29 +179,29 @@ class QSGPRegressor(GPRegressor):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        likelihood="gaussian",
-        solver="cg",
-        basis="fourier",
-        n_basis=10_000,
-        covariance="nystroem",
-        n_dense_columns=10,
-        augment=False,
-        mean=None,
-        noise_variance=None,
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=True,
-        optimizer="auto",
-        max_iter=100,
-        tol=1e-3,
-        normalize_y=True,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        likelihood: Literal["gaussian", "laplace"] = "gaussian",
+        solver: Literal["cg", "sgd", "adagrad"] | ConjugateGradients | QuadruplyStochastic = "cg",
+        basis: Literal["fourier", "orthogonal", "inducing"] = "fourier",
+        n_basis: int = 10_000,
+        covariance: Literal["nystroem", "chevron", "mean_field"] = "nystroem",
+        n_dense_columns: int = 10,
+        augment: bool = False,
+        mean: MeanFunction | None = None,
+        noise_variance: float | None = None,
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = True,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        normalize_y: bool = True,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver

@@ -1,7 +1,15 @@
 """Relevance vector machine for classification."""
 
+from __future__ import annotations
+
+from typing import Literal
+
+from sklearn.gaussian_process.kernels import Kernel
+
 from .._estimators import GPClassifier
 from .._predictive import classification_sites
+from .._typing import ClassWeight, Device, Dtype, RandomStateLike
+from ..solvers import QuadruplyStochastic, Sweeps
 from ._rvm_training import (
     RVM_RULES,
     check_rvm_parameters,
@@ -137,22 +145,22 @@ class QSRVMClassifier(GPClassifier):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        solver="sweeps",
-        covariance="auto",
-        n_dense_columns=10,
-        n_basis=2000,
-        relevance_threshold=1e4,
-        optimizer="auto",
-        max_iter=300,
-        tol=1e-4,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        solver: Literal["sweeps", "quadruply_stochastic"] | Sweeps | QuadruplyStochastic = "sweeps",
+        covariance: Literal["auto", "full", "chevron", "mean_field"] = "auto",
+        n_dense_columns: int = 10,
+        n_basis: int = 2000,
+        relevance_threshold: float = 1e4,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.solver = solver
         self.covariance = covariance

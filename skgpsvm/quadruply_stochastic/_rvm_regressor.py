@@ -1,14 +1,19 @@
 """Relevance vector machine for regression."""
 
-from typing import Self
+from __future__ import annotations
+
+from typing import Literal, Self
 
 import numpy as np
 import torch
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._noise import NOISE_BOUNDS
+from .._typing import ArrayLike, Device, Dtype, MatrixLike, RandomStateLike
 from .._validation import differs
 from .._variational import check_noise
+from ..solvers import QuadruplyStochastic, Sweeps
 from ._rvm_training import (
     RVM_RULES,
     check_rvm_parameters,
@@ -148,24 +153,24 @@ class QSRVMRegressor(GPRegressor):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        likelihood="gaussian",
-        solver="sweeps",
-        covariance="auto",
-        n_dense_columns=10,
-        n_basis=2000,
-        relevance_threshold=1e4,
-        noise_variance=None,
-        optimizer="auto",
-        max_iter=300,
-        tol=1e-5,
-        normalize_y=True,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        likelihood: Literal["gaussian", "laplace"] = "gaussian",
+        solver: Literal["sweeps", "quadruply_stochastic"] | Sweeps | QuadruplyStochastic = "sweeps",
+        covariance: Literal["auto", "full", "chevron", "mean_field"] = "auto",
+        n_dense_columns: int = 10,
+        n_basis: int = 2000,
+        relevance_threshold: float = 1e4,
+        noise_variance: float | None = None,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-5,
+        normalize_y: bool = True,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver
@@ -184,7 +189,7 @@ class QSRVMRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
+    def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the model.
 
         Parameters

@@ -1,5 +1,11 @@
 """`SVGPClassifier`: the estimator."""
 
+from __future__ import annotations
+
+from typing import Literal
+
+from sklearn.gaussian_process.kernels import Kernel
+
 from .._estimators import GPClassifier
 from .._hyperparameters.elbo_search import learn_on_elbo
 from .._hyperparameters.initialization import shrink_length_scales
@@ -12,6 +18,7 @@ from .._sparse import (
     streaming_ascent,
     update_posterior,
 )
+from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
 from .._variational import (
     CLASSIFIER_LIKELIHOODS,
     check_variational_parameters,
@@ -21,9 +28,10 @@ from .._variational import (
     natural_sweep,
 )
 from ..solvers import Collapsed, NaturalGradient
-from ._steps import MAX_FULL_BATCH, STEPS, USES, posterior_stage
+from ._steps import MAX_FULL_BATCH, STEPS, USES, StepsLike, posterior_stage
 
 _SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
+SolverLike = Literal["auto", "collapsed"] | StepsLike | Collapsed
 
 
 class SVGPClassifier(GPClassifier):
@@ -134,23 +142,23 @@ class SVGPClassifier(GPClassifier):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        likelihood="softmax",
-        solver="auto",
-        mean="linear",
-        n_inducing=256,
-        inducing_points="kmeans",
-        learn_inducing=True,
-        optimizer="auto",
-        max_iter=100,
-        tol=1e-2,
-        class_weight=None,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        likelihood: Literal["softmax", "probit", "robust_max"] = "softmax",
+        solver: SolverLike = "auto",
+        mean: MeanFunction = "linear",
+        n_inducing: int = 256,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = True,
+        optimizer: Literal["auto"] | None = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-2,
+        class_weight: ClassWeight = None,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver

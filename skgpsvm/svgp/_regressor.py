@@ -1,9 +1,11 @@
 """`SVGPRegressor`: the estimator."""
 
-from dataclasses import replace
-from typing import Self
+from __future__ import annotations
 
-from sklearn.utils.metaestimators import available_if
+from dataclasses import replace
+from typing import Literal, Self, overload
+
+from sklearn.gaussian_process.kernels import Kernel
 
 from .._csr import CSRRows
 from .._estimators import GPRegressor, all_or_nothing, evidence_at, stream
@@ -24,6 +26,19 @@ from .._sparse import (
     streaming_ascent,
     update_posterior,
 )
+from .._typing import (
+    ArrayLike,
+    Device,
+    Dtype,
+    InducingPoints,
+    MatrixLike,
+    MeanFunction,
+    Optimizer,
+    RandomStateLike,
+    RegressionLikelihood,
+    available_if,
+    ndarray,
+)
 from .._variational import (
     MEANS,
     check_regression_parameters,
@@ -37,7 +52,7 @@ from .._variational import (
     varying_noise_problem,
 )
 from ..solvers import Collapsed, Exact, NaturalGradient
-from ._steps import MAX_FULL_BATCH, STEPS, USES, posterior_stage
+from ._steps import MAX_FULL_BATCH, STEPS, USES, StepsLike, posterior_stage
 
 _POINTS = ("n_inducing", "inducing_points", "learn_inducing")
 _USES = USES | dict.fromkeys(_POINTS, where(solver=OtherThan(Exact)))
@@ -49,6 +64,7 @@ _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
 _MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
+SolverLike = Literal["auto", "exact", "collapsed"] | StepsLike | Exact | Collapsed
 
 
 def _has_evidence(estimator):
@@ -201,24 +217,24 @@ class SVGPRegressor(GPRegressor):
 
     def __init__(
         self,
-        kernel=None,
+        kernel: Kernel | None = None,
         *,
-        likelihood="gaussian",
-        solver="auto",
-        mean=None,
-        noise_variance=None,
-        n_inducing=None,
-        inducing_points="kmeans",
-        learn_inducing=True,
-        optimizer="auto",
-        max_iter=50,
-        tol=5e-3,
-        normalize_y=True,
-        warm_start=False,
-        device=None,
-        dtype=None,
-        random_state=None,
-    ):
+        likelihood: RegressionLikelihood = "gaussian",
+        solver: SolverLike = "auto",
+        mean: MeanFunction | None = None,
+        noise_variance: float | None = None,
+        n_inducing: int | None = None,
+        inducing_points: InducingPoints = "kmeans",
+        learn_inducing: bool = True,
+        optimizer: Literal["auto"] | Optimizer | None = "auto",
+        max_iter: int = 50,
+        tol: float = 5e-3,
+        normalize_y: bool = True,
+        warm_start: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+        random_state: RandomStateLike = None,
+    ) -> None:
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver
@@ -267,7 +283,13 @@ class SVGPRegressor(GPRegressor):
         return self._noise_varies or not self._has_noise()
 
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Self:
         """Update the posterior with more rows.
 
         The first call does the same as `fit`, with its rows as inducing points if they are few.
@@ -294,18 +316,42 @@ class SVGPRegressor(GPRegressor):
         """The attribute ``elbo_``, by its name in `GaussianProcessRegressor`."""
         return self.elbo_
 
+    @overload
+    def log_marginal_likelihood(
+        self,
+        theta: ArrayLike | None = None,
+        eval_gradient: Literal[False] = False,
+        *,
+        X: MatrixLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> float: ...
+
+    @overload
+    def log_marginal_likelihood(
+        self,
+        theta: ArrayLike | None = None,
+        *,
+        eval_gradient: Literal[True],
+        X: MatrixLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> tuple[float, ndarray]: ...
+
     @available_if(_has_evidence)
     @isolated()
     def log_marginal_likelihood(
         self,
-        theta=None,
-        eval_gradient=False,
+        theta: ArrayLike | None = None,
+        eval_gradient: bool = False,
         *,
-        X=None,
-        y=None,
-        sample_weight=None,
-        noise_variance=None,
-    ):
+        X: MatrixLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> float | tuple[float, ndarray]:
         """Return the log evidence, or a lower bound on it, also at other hyperparameters.
 
         It is that of the normalized y: the exact log evidence if every row is an inducing point,

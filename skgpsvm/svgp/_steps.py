@@ -1,11 +1,14 @@
 """The solvers of sparse GPs that take steps."""
 
+from typing import Literal
+
 from .._inference.natural_gradient import GradientInference, NaturalGradientInference
 from .._parameters import where
 from .._variational import LEARNED
 from ..solvers import Gradient, NaturalGradient
 
 STEPS = {"natural_gradient": NaturalGradient(), "gradient": Gradient()}
+StepsLike = Literal["natural_gradient", "gradient"] | NaturalGradient | Gradient
 USES = {"solver__learning_rate": LEARNED | where(solver=Gradient)}
 MAX_FULL_BATCH, _MINIBATCH = 10_000, 1024  # rows
 
