@@ -16,6 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.svm import SVC
+from sklearn.utils import Bunch
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.inspection import (
@@ -178,6 +179,82 @@ def test_panels_have_curve_band_and_rug(plain):
     assert contours.levels.size
     assert (pair.get_xlabel(), pair.get_ylabel()) == ("x1", "x2")
     assert len(display.figure_.axes) == 3  # two panels and a color bar
+
+
+def test_pairs_are_faded_where_no_rows_are_near(plain):
+    model, X = plain
+    X = X[np.abs(X[:, 1] - X[:, 2]) < 0.5]
+    display = ComponentEffectDisplay.from_estimator(model, X, features=[(1, 2)])
+    (part,), (panel,) = display.effects, display.axes_
+    assert set(map(tuple, part.rug)) <= set(map(tuple, X[:, 1:]))
+    # Grids round a distance by at most a step, and the place of a row by half of one.
+    ranges, steps = (np.array([pick(grid) for grid in part.grid]) for pick in (np.ptp, step_of))
+    points = np.stack(np.meshgrid(*part.grid, indexing="ij"), -1)
+    away = np.abs(points[:, :, None] - X[:, 1:])  # (k, l, n, 2)
+    near, far = 0.04 * ranges - steps, 0.04 * ranges + steps
+    assert part.support[(away <= near).all(3).any(2)].all()
+    assert not part.support[~(away <= far).all(3).any(2)].any()
+    assert 0.2 < part.support.mean() < 0.9
+    image, contours = panel.collections
+    faded = image.get_alpha() < 1
+    assert_array_equal(faded, ~part.support.T)
+    assert panel.patch.get_hatch()
+    assert image.norm.vmax == np.abs(part.effect[part.support]).max()
+    rows = np.concatenate([path.vertices for path in contours.get_paths()])
+    places = [
+        np.abs(grid[:, None] - own).argmin(0) for grid, own in zip(part.grid, rows.T, strict=True)
+    ]
+    assert part.support[*places].all()
+
+
+def step_of(grid):
+    return grid[1] - grid[0]
+
+
+def test_levels_and_counts_are_near_their_rows():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "city": pd.Categorical(rng.choice(["Bonn", "Cork", "Delft"], 200)),
+            "rooms": rng.integers(1, 6, 200).astype(float),
+        }
+    )
+    table = table[(table["city"] != "Cork") | (table["rooms"] < 4)]
+    y = table["rooms"] * (table["city"] == "Bonn") + 0.1 * rng.standard_normal(len(table))
+    table.loc[table.index[::7], "rooms"] = np.nan
+    model = fitted(table, y, terms=[..., ("city", "rooms")], interactions=None)
+    display = ComponentEffectDisplay.from_estimator(model, table, features=[("city", "rooms")])
+    (part,) = display.effects
+    assert_array_equal(part.grid[0], ["Bonn", "Cork", "Delft"])
+    expected = np.ones((3, 50), bool)
+    expected[1] = part.grid[1] < 3.5  # half the gap from rows with three rooms
+    assert_array_equal(part.support, expected)
+    assert np.isfinite(part.rug).all()
+    (alone,) = ComponentEffects.from_estimator(model, features=[("city", "rooms")]).effects
+    assert alone.support is None
+    assert alone.rug is None
+
+
+def test_curves_are_light_where_text_is(plain):
+    model, X = plain
+    with plt.style.context("dark_background"):
+        dark = ComponentEffectDisplay.from_estimator(model, X, features=[0], n_points=8)
+    light = ComponentEffectDisplay.from_estimator(model, X, features=[0], n_points=8)
+    for display, ink, color in ((dark, "white", "#56B4E9"), (light, "black", "#0072B2")):
+        _, line, rug = display.axes_[0].lines
+        assert (line.get_color(), rug.get_color()) == (color, ink)
+
+
+def test_many_panels_are_smaller_and_their_titles_wrapped(plain):
+    model, X = plain
+    effects = ComponentEffectDisplay.from_estimator(model, X, features=[0], n_points=8).effects
+    for n_panels, n_cols, width in ((2, 2, 7.2), (9, 3, 10.8), (31, 6, 14.4)):
+        display = ComponentEffectDisplay(effects * n_panels).plot()
+        assert display.axes_[0].get_subplotspec().get_gridspec().ncols == n_cols
+        assert display.figure_.get_size_inches()[0] == pytest.approx(width)
+    long = Bunch(**{**effects[0], "name": "a name of many words, more than there is room for"})
+    (panel,) = ComponentEffectDisplay([long]).plot().axes_
+    assert panel.get_title().count("\n") == 1
 
 
 def test_curves_share_a_scale_that_holds_all_bands(table):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, sqrt
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,9 +18,12 @@ from ._effects import Feature, Label, additive_model, component_effects, latent_
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PANEL_SIZE = 3.6, 2.8  # inches
+_PANEL_WIDTH, _MAX_WIDTH = 3.6, 14.4  # inches, of a panel and of a figure
+_MIN_COLS, _MAX_COLS = 3, 6  # unless given
+_CHARS_PER_INCH = 9  # of titles; longer ones are wrapped
 _MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
-BLUE = "#0072B2"
+_FADED = 0.35  # opacity of a pair's effect where there are no rows
+BLUE, _LIGHT_BLUE, _GRAY = "#0072B2", "#56B4E9", "#999999"  # light on dark pages
 
 
 class ComponentEffectDisplay:
@@ -28,7 +32,8 @@ class ComponentEffectDisplay:
     The effect of a numeric feature is a curve with a pointwise credible band, above a rug of rows.
     If the feature had missing values in the fit, their effect is a point at the right edge. The
     effect of a categorical feature is a point with an interval for each level. The effect of a pair
-    of features is a heat map.
+    of features is a heat map, with points for some rows. It is faded and hatched where no rows are
+    near: there the prior alone divides the function between the pair and its features.
 
     It is recommended to use `from_estimator`. All parameters are stored as attributes.
 
@@ -39,9 +44,11 @@ class ComponentEffectDisplay:
         variance. ``feature_names``, ``categorical`` and ``grid`` are tuples with one entry for each
         of the term's one or two features: its name, whether it is categorical, and an array of
         numbers or names of levels. ``effect``, ``lower`` and ``upper`` are arrays with one axis per
-        feature. ``rug`` is an array of the feature's values in some rows. ``missing`` has the
-        effect of missing values, and its lower and upper bounds. ``rug`` and ``missing`` are None
-        if they do not apply. The levels of a point mass are "other" and the number.
+        feature. ``rug`` is an array of the features' values in some rows, with two columns for a
+        pair, whose categories are numbered. ``support`` is a boolean array of the shape of the
+        effect of a pair, true where rows are near. ``missing`` has the effect of missing values,
+        and its lower and upper bounds. ``rug``, ``support`` and ``missing`` are None if they do not
+        apply. The levels of a point mass are "other" and the number.
 
     Attributes
     ----------
@@ -76,7 +83,7 @@ class ComponentEffectDisplay:
         n_points: int = 100,
         latent: Label | None = None,
         ax: Axes | ArrayLike | None = None,
-        n_cols: int = 3,
+        n_cols: int | None = None,
         line_kw: dict[str, Any] | None = None,
         heatmap_kw: dict[str, Any] | None = None,
     ) -> Self:
@@ -87,8 +94,10 @@ class ComponentEffectDisplay:
         estimator : AdditiveGPRegressor or AdditiveGPClassifier
             A fitted estimator, or a fitted Pipeline or search around one.
         X : array-like or table of shape (n, d)
-            Rows over whose ranges effects are drawn, such as the rows of the fit. With a Pipeline,
-            the effects are those of the features that its last step receives.
+            Rows over whose ranges effects are drawn, such as the rows of the fit. A row is near a
+            point of a pair if it has its category, and numbers at most 4 % of their range away, or
+            half the typical gap between numbers. With a Pipeline, the effects are those of the
+            features that its last step receives.
         features : list of int, str, or pairs of them, default=None
             Terms to draw, by number or name of their features. None draws all terms, in the order
             of decreasing share.
@@ -102,8 +111,9 @@ class ComponentEffectDisplay:
             several outputs "noise 0" and so on. Required if there are several classes or outputs.
         ax : Axes or array-like of Axes, default=None
             See `plot`.
-        n_cols : int, default=3
-            Number of panels in a row.
+        n_cols : int, default=None
+            Number of panels in a row. None takes three for up to nine panels, and up to six for
+            more. More than four in a figure of its own make panels smaller.
         line_kw : dict, default=None
             Keyword arguments of curves and points, see `plot`.
         heatmap_kw : dict, default=None
@@ -129,21 +139,24 @@ class ComponentEffectDisplay:
         self,
         *,
         ax: Axes | ArrayLike | None = None,
-        n_cols: int = 3,
+        n_cols: int | None = None,
         line_kw: dict[str, Any] | None = None,
         heatmap_kw: dict[str, Any] | None = None,
     ) -> Self:
         """Draw the effects.
 
-        Panels of curves and points share their vertical scale.
+        Panels of curves and points share their vertical scale. The colors of a pair span its
+        effects near rows. Curves are light blue where matplotlib's ``text.color`` is light, as in
+        the style ``dark_background``.
 
         Parameters
         ----------
         ax : Axes or array-like of Axes, default=None
             A single Axes is replaced by a grid of panels; several Axes are the panels. None creates
             a figure.
-        n_cols : int, default=3
-            Number of panels in a row.
+        n_cols : int, default=None
+            Number of panels in a row. None takes three for up to nine panels, and up to six for
+            more. More than four in a figure of its own make panels smaller.
         line_kw : dict, default=None
             Keyword arguments of ``Axes.plot`` and ``Axes.errorbar``, such as ``color``.
         heatmap_kw : dict, default=None
@@ -161,15 +174,21 @@ class ComponentEffectDisplay:
         ImportError
             If matplotlib is not installed.
         """
-        self.axes_ = _panels(pyplot(type(self).__name__), ax, len(self.effects), n_cols)
+        plt = pyplot(type(self).__name__)
+        if n_cols is None:
+            n_cols = min(max(_MIN_COLS, ceil(sqrt(len(self.effects)))), _MAX_COLS)
+        check_number("n_cols", n_cols, 1, integer=True)
+        width = min(_PANEL_WIDTH, _MAX_WIDTH / n_cols)
+        self.axes_ = _panels(plt, ax, len(self.effects), n_cols, width)
         self.figure_ = self.axes_[0].figure
         line_kw = dict(line_kw or {})
-        line_kw["color"] = line_kw.pop("c", line_kw.get("color", BLUE))
+        line_kw["color"] = line_kw.pop("c", line_kw.get("color", _curve_color(plt)))
         heatmap_kw = {"cmap": "RdBu_r", **(heatmap_kw or {})}
         singles = [part for part in self.effects if len(part.grid) == 1]
         for panel, part in zip(self.axes_, self.effects, strict=True):
-            panel.set_title(f"{part.name} ({100 * part.share:.1f} %)", size="medium")
-            panel.set_xlabel(part.feature_names[0])
+            chars = round(_CHARS_PER_INCH * width)
+            panel.set_title(fill(f"{part.name} ({100 * part.share:.1f} %)", chars), size="medium")
+            panel.set_xlabel(fill(part.feature_names[0], chars))
             if len(part.grid) == 2:
                 _draw_pair(panel, part, heatmap_kw)
                 continue
@@ -191,11 +210,16 @@ def pyplot(name):
     return matplotlib.pyplot
 
 
-def _panels(pyplot, ax, n_panels, n_cols):
-    """Return the Axes of the panels, ndarray (n_panels,)."""
+def _curve_color(plt):
+    """Return the color of curves: a lighter blue where text is light, as on dark pages."""
+    ink = plt.matplotlib.colors.to_rgb(plt.rcParams["text.color"])
+    return _LIGHT_BLUE if np.mean(ink) > 0.5 else BLUE
+
+
+def _panels(pyplot, ax, n_panels, n_cols, width):
+    """Return the Axes of the panels, ndarray (n_panels,), each some inches wide in a new figure."""
     if not n_panels:
         raise ValueError("There is no effect to draw: features is empty, or the model has none.")
-    check_number("n_cols", n_cols, 1, integer=True)
     if ax is not None and not hasattr(ax, "get_subplotspec"):
         axes = np.ravel(np.asarray(ax, dtype=object))
         if len(axes) != n_panels:
@@ -206,7 +230,7 @@ def _panels(pyplot, ax, n_panels, n_cols):
     n_cols = min(n_cols, n_panels)
     n_rows = ceil(n_panels / n_cols)
     if ax is None:
-        width, height = _PANEL_SIZE
+        height = 0.4 + 2 / 3 * width  # a title, and axes
         figure = pyplot.figure(figsize=(width * n_cols, height * n_rows), layout="constrained")
         grid = figure.add_gridspec(n_rows, n_cols)
     else:
@@ -237,12 +261,13 @@ def _draw_curve(panel, part, line_kw):
     )
     if part.rug is not None:
         across = panel.get_xaxis_transform()
+        ink = panel.xaxis.label.get_color()
         panel.plot(
-            part.rug, np.full(len(part.rug), 0.02), "|", color="black", alpha=0.4, transform=across
+            part.rug, np.full(len(part.rug), 0.02), "|", color=ink, alpha=0.4, transform=across
         )
     if part.missing is not None:
         low, high = grid[[0, -1]]
-        ticks = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.1 * (high - low)]
+        ticks = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.2 * (high - low)]
         names = panel.xaxis.get_major_formatter().format_ticks(ticks)
         place = high + 0.12 * (high - low)
         _draw_points(panel, [place], *np.reshape(part.missing, (3, 1)), line_kw)
@@ -272,20 +297,28 @@ def _draw_pair(panel, part, heatmap_kw):
         np.arange(len(grid)) if categorical else grid
         for grid, categorical in zip(part.grid, part.categorical, strict=True)
     )
-    most = np.abs(part.effect).max()
+    support = np.ones(part.effect.shape, bool) if part.support is None else part.support
+    highest = np.abs(part.effect).max()
+    most = np.abs(part.effect[support]).max(initial=0) or highest
+    panel.patch.set(hatch="////", edgecolor=_GRAY)  # shows through where there are no rows
     image = panel.pcolormesh(
         *(x, y, part.effect.T),
+        alpha=np.where(support, 1.0, _FADED).T,
         **{"shading": "nearest", "vmin": -most, "vmax": most, "rasterized": True, **heatmap_kw},
     )
-    if not any(part.categorical) and np.ptp(part.effect) > 0:
-        panel.contour(x, y, part.effect.T, colors="black", linewidths=0.5, alpha=0.6)
+    if not any(part.categorical) and len(np.unique(part.effect[support])) > 1:
+        effect = np.ma.masked_where(~support, part.effect)
+        panel.contour(x, y, effect.T, colors="black", linewidths=0.5, alpha=0.6)
+    if part.rug is not None and not all(part.categorical):
+        panel.plot(*part.rug.T, ".", color="black", alpha=0.5, markersize=3, markeredgewidth=0)
     for axis, names, categorical in zip(
         (panel.xaxis, panel.yaxis), part.grid, part.categorical, strict=True
     ):
         if categorical:
             _label(axis, names)
     panel.set_ylabel(part.feature_names[1])
-    panel.figure.colorbar(image, ax=panel, label="effect")
+    beyond = "both" if highest > most else "neither"
+    panel.figure.colorbar(image, ax=panel, label="effect", extend=beyond)
 
 
 def _label(axis, names):

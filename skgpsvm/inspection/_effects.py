@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from scipy.ndimage import maximum_filter
 from scipy.stats import norm
 from sklearn.base import is_classifier
 from sklearn.utils import Bunch
@@ -19,6 +20,7 @@ from .._rows import column
 from .._validation import check_level, check_number
 
 _RUG_ROWS = 100
+_NEAR = 0.04  # of the range of a number; the distance within which rows are near at least
 Link = Literal["identity", "log", "logit", "probit", "softmax"]
 Label = Hashable  # of a latent function: the label of a class, a number, or a name
 Feature = int | str | tuple[int | str, int | str]  # a term: a feature, or a pair of them
@@ -97,10 +99,13 @@ def component_effects(estimator, X, features, level, n_points, latent):
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
     for place in places:
         term = terms[place]
-        own, missing = [axes[j] for j in term if j in axes], None
+        own = [axes[j] for j in term if j in axes]
+        missing, rug, support = None, own[0].rug if own else None, None
         if len(term) == 2:
             own = [axis.coarser() for axis in own]
             curves = _on_pair(moments, term, own, d, place)
+            if X is not None:
+                rug, support = _rows_of_pair(own, [column(X, j) for j in term])
         elif own:
             curves = singles[:, : len(own[0].labels), alone.index(place)]
             if term[0] in basis.absent:
@@ -120,7 +125,8 @@ def component_effects(estimator, X, features, level, n_points, latent):
                 categorical=tuple(axis.categorical for axis in own),
                 grid=tuple(axis.labels for axis in own),
                 **dict(zip(("effect", "lower", "upper"), curves, strict=True)),
-                rug=own[0].rug if len(term) == 1 else None,
+                rug=rug,
+                support=support,
                 missing=missing,
                 sentinels=tuple(sentinels.get(j, ()) for j in term),
                 point_mass=basis.masses[term[0]][1] if term[0] in basis.masses else None,
@@ -131,13 +137,17 @@ def component_effects(estimator, X, features, level, n_points, latent):
 
 @dataclass(frozen=True)
 class _Axis:
-    """Grid of a feature: ``values`` are passed to the model, ``labels`` are drawn."""
+    """Grid of a feature: ``values`` are passed to the model, ``labels`` are drawn.
+
+    Rows whose distance from a point is at most ``near`` count as near it.
+    """
 
     name: str
     values: np.ndarray
     labels: np.ndarray
     categorical: bool = False
     rug: np.ndarray | None = None
+    near: float = 0.0
 
     @classmethod
     def of_levels(cls, name, levels):
@@ -166,12 +176,25 @@ class _Axis:
                 "drawn over. Pass more rows, such as those of the fit, or leave the feature out."
             )
         grid = np.linspace(known.min(), known.max(), n_points)
-        return cls(name, grid, grid, rug=known[:: ceil(len(known) / _RUG_ROWS)])
+        # Numbers such as counts have gaps between them, which are not empty of rows.
+        gap = np.median(np.diff(np.unique(known)))
+        near = max(_NEAR * (grid[-1] - grid[0]), gap / 2)
+        return cls(name, grid, grid, rug=known[:: ceil(len(known) / _RUG_ROWS)], near=near)
 
     @classmethod
     def of_fit(cls, name, feature, n_points):
         grid = feature.inverse(torch.linspace(0, 1, n_points, dtype=torch.float64)).numpy()
         return cls(name, grid, grid)
+
+    @property
+    def reach(self):
+        """Number of points at each side of a point to which a row at this point is near."""
+        return round(self.near / (self.values[1] - self.values[0])) if self.near else 0
+
+    def nearest(self, rows):
+        """Return the places (r,) of the points that are nearest to some rows (r,)."""
+        middles = (self.values[1:] + self.values[:-1]) / 2
+        return np.searchsorted(middles, rows)
 
     def coarser(self):
         """Return an axis with half as many points, or itself if it is categorical."""
@@ -288,3 +311,19 @@ def _on_pair(moments, term, axes, d, place):
     for j, values in zip(term, grid, strict=True):
         rows[:, j] = values.ravel()
     return moments(rows, [place]).reshape(3, *grid[0].shape)
+
+
+def _rows_of_pair(axes, columns):
+    """Return some rows (r, 2) on two axes, and which points of their grid (k, l) have rows near.
+
+    A row is near a point if it has its level of a category, and a number near it. Rows without a
+    number on an axis, as with missing ones, are left out.
+    """
+    rows = np.stack(columns, axis=1)
+    low, high = np.transpose([axis.values[[0, -1]] for axis in axes])
+    rows = rows[((low <= rows) & (rows <= high)).all(1)]
+    occupied = np.zeros([len(axis.values) for axis in axes], bool)
+    occupied[*(axis.nearest(own) for axis, own in zip(axes, rows.T, strict=True))] = True
+    size = [2 * axis.reach + 1 for axis in axes]
+    support = maximum_filter(occupied, size, mode="constant")
+    return rows[:: max(1, ceil(len(rows) / _RUG_ROWS))], support
