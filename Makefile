@@ -44,7 +44,8 @@ release-figures: $(VENV)/bench.stamp
 check:
 	.ci/run
 
-# The source distribution and the wheel, which is installed without extras and tried elsewhere.
+# The source distribution, and the wheel that is made from it. The wheel is installed without extras
+# and tried elsewhere.
 dist:
 	rm -rf build dist $(VENV)/dist
 	$(PYTHON) -m venv $(VENV)/dist

@@ -1,7 +1,9 @@
-"""Files that describe the package: its version, its dependencies, the contents of the wheel."""
+"""Files that describe the package: its version, its dependencies, and its distributions."""
 
 import configparser
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,24 @@ def test_wheel_has_the_marker_of_annotations(monkeypatch):
     command.ensure_finalized()
     (files,) = (names for package, *_, names in command.data_files if package == "skgpsvm")
     assert files == ["py.typed"]
+
+
+def test_source_distribution_has_every_file_of_the_repository(monkeypatch):
+    setuptools = pytest.importorskip("setuptools")
+    egg_info = pytest.importorskip("setuptools.command.egg_info")
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git repository")
+    listed = subprocess.run([git, "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = {name for name in listed.stdout.split("\n") if name and (ROOT / name).exists()}
+    monkeypatch.chdir(ROOT)
+    distribution = setuptools.Distribution()
+    distribution.parse_config_files(["setup.cfg"])
+    distribution.script_name = "setup.cfg"
+    command = distribution.get_command_obj("sdist")
+    command.ensure_finalized()
+    command.filelist = egg_info.FileList()
+    command.add_defaults()
+    command.read_template()
+    missing = tracked - {Path(name).as_posix() for name in command.filelist.files}
+    assert {name for name in missing if not name.startswith(".git")} == set()
