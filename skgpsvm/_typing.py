@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
-from numpy import ndarray
+from numpy import integer, ndarray
 from numpy.random import RandomState
 from numpy.typing import ArrayLike
 from sklearn.utils import metaestimators
@@ -51,7 +51,7 @@ class RowSource(Protocol):
 
 
 MatrixLike = ArrayLike | SparseMatrix | RowSource | Dataset
-RandomStateLike = int | RandomState | None
+RandomStateLike = int | integer | RandomState | None
 ClassWeight = dict[Any, float] | dict[Any, int] | Literal["balanced"] | None  # by label
 Device = str | torch.device | None
 Dtype = Literal["float32", "float64"] | None

@@ -70,6 +70,7 @@ def regression(X: np.ndarray, y: np.ndarray, rng: np.random.RandomState, verbose
     SVGPRegressor(solver=NaturalGradient(batch_size=1024), inducing_points=X[:10], mean="linear")
     DecoupledGPRegressor(solver=StochasticGradient(parametrization="decoupled"), device="cuda")
     QSGPRegressor(solver=QuadruplyStochastic(step="adagrad"), device=torch.device("cpu"))
+    SVGPRegressor(random_state=np.random.default_rng(0).integers(2**31))
     gp.fit(ParquetRows([Path("part-0"), "part-1"]), y).set_callbacks(Checkpoint(Path("folder")))
 
 
