@@ -137,7 +137,7 @@ SKIPPED = {
     "LAYOUT|_SEEDS|_WORD|_ROUNDS$|MULTIPLIERS|WEYL|_RADII|_MIXTURE|GOLDEN": "random numbers",
     r"_ROWS(\[\d\])?$|_rows$|MAX_EXACT|MAX_CONVERGED|MAX_FULL|exact_|gram_speed|dense_|factored_"
     "|LANDMARKS|_MERGED|_MANY|_FEW$|_MORE$|_MAX_CLASSES": "numbers of rows, by time",
-    "_MAX_(UPDATES|SWEEPS|STEPS|TRIALS|HALVINGS|DOUBLINGS)|NEWTON_STEPS|NOISE_STEPS": "loops",
+    "_MAX_(UPDATES|SWEEPS|STEPS|TRIALS|HALVINGS|DOUBLINGS)|NEWTON_STEPS": "loops",
     "BOUNDS|PRECISIONS|ROUGHER|PER_MEDIAN|MIN_NATS|_MAX_LOST": "bounds, warnings and mathematics",
 }
 NAME = re.compile(r"_?[A-Z][A-Z0-9_]*$")

@@ -6,14 +6,12 @@ from functools import cached_property
 import torch
 
 from ._linalg import cholesky
+from ._memory import CACHED_BLOCK, HELD_VALUE_BYTES, block_rows, n_cached_blocks
 from ._panels import PanelCholesky, PanelFalkon
 from ._preconditioners import CholeskyPreconditioner, falkon
 
 JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagonal
-_CHUNK_ENTRIES = 2**19  # of a block of values at rows; fits a processor's cache
-_DEVICE_CHUNKS = 16  # such blocks at a time on a device other than the CPU
 _CHUNK_BASES = 1024
-HELD_BYTES = 2**26  # of values that are kept for further passes
 _MAX_SQUARE = 4000  # points whose kernel matrix is held; it bounds memory
 _PANEL_JITTER = 1e-5  # of factors in float32
 
@@ -133,8 +131,7 @@ class MeanBases(ABC):
 
     def chunk_size(self, device):
         """Return the number of rows whose values are computed at a time."""
-        entries = _CHUNK_ENTRIES * (1 if device.type == "cpu" else _DEVICE_CHUNKS)
-        return max(entries // self.size, 64)
+        return block_rows(self.size, n_cached_blocks(device) * CACHED_BLOCK, 64)
 
     def chunks(self, rows):
         """Return slices that cover all rows."""
@@ -148,7 +145,7 @@ class MeanBases(ABC):
         coef = self.apply(coef).T
         if self._kept[0] is not rows:
             self._kept = rows, {}
-        fits = len(rows) * self.size * 8 <= HELD_BYTES
+        fits = len(rows) * self.size * 8 <= HELD_VALUE_BYTES
         for index in self.chunks(rows):
             X, y, weights = rows.take(index)
             values = self._kept[1].get((index.start, index.stop))

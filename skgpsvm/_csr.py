@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from ._memory import LARGE_BLOCK, block_rows
+
 MAX_DENSE = 2**21  # numbers up to which a sparse X becomes an array
-_BLOCK_ENTRIES = 2**23  # of rows that are dense at a time
 
 
 class CSRRows:
@@ -76,7 +77,7 @@ def dense_blocks(X):
     """Return the rows of a tensor as dense tensors, whose size is bounded if it is sparse."""
     if not X.is_sparse:
         return [X]
-    size = max(_BLOCK_ENTRIES // X.shape[1], 1)
+    size = block_rows(X.shape[1], LARGE_BLOCK)
     numbers = torch.arange(len(X), device=X.device).split(size)
     return [X.index_select(0, some).to_dense() for some in numbers]
 

@@ -8,11 +8,11 @@ import torch
 
 from ._csr import CSRRows, array_of
 from ._distributed import all_sum, gather, n_ranks, rank
-from ._rows import CHUNK_ROWS, Rows
+from ._memory import CHUNK_ROWS, HELD_BYTES, LARGE_BLOCK, block_rows
+from ._rows import Rows
 from ._transfers import to_device
 
-_MIN_CHUNK_ROWS, _CHUNK_ENTRIES = 256, 2**22  # of rows with many features
-_HELD_BYTES = 2**28
+_MIN_ROWS = 256  # of a chunk, however many features they have
 _MAX_MERGED = 2**21
 _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
 _MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
@@ -76,7 +76,7 @@ class WeightedDataset:
     def _hold(self):
         """Move the rows to the device if they take at most 256 MiB, and are not sparse."""
         n, d = len(self), self.X.shape[1]
-        if isinstance(self.X, Rows) and n * d * self.dtype.itemsize <= _HELD_BYTES:
+        if isinstance(self.X, Rows) and n * d * self.dtype.itemsize <= HELD_BYTES:
             held = torch.empty(n, d, dtype=self.dtype, device=self.device)
             for index in self.chunks():
                 held[index] = self.take(index)[0]
@@ -240,7 +240,7 @@ class WeightedDataset:
         rows if given. If features and residual variances take at most 256 MiB, they are kept for
         the next pass.
         """
-        held, fits = {}, len(self) * basis.size * self.dtype.itemsize <= _HELD_BYTES
+        held, fits = {}, len(self) * basis.size * self.dtype.itemsize <= HELD_BYTES
 
         def chunks():
             for index in self.chunks(size):
@@ -363,7 +363,7 @@ def chunk_rows(X):
     """Return the number of rows to hold at a time, fewer if they are dense and long."""
     if isinstance(X, CSRRows):
         return CHUNK_ROWS
-    return min(CHUNK_ROWS, max(_MIN_CHUNK_ROWS, _CHUNK_ENTRIES // X.shape[1]))
+    return min(CHUNK_ROWS, block_rows(X.shape[1], LARGE_BLOCK, _MIN_ROWS))
 
 
 def _concatenated(parts):

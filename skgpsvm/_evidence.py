@@ -9,8 +9,7 @@ import torch
 
 from ._csr import dense
 from ._linalg import cholesky, jittered_cholesky
-from ._noise import NOISE_BOUNDS
-from ._optim import maximize_density
+from ._optim import NOISE_BOUNDS, maximize_density
 from .likelihoods._regression import observations
 
 _NAME = "covariance of the rows"

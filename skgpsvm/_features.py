@@ -10,14 +10,14 @@ from functools import cached_property
 
 import torch
 
-from ._bases import HELD_BYTES, MeanBases
+from ._bases import MeanBases
 from ._linalg import add_gram
+from ._memory import HELD_VALUE_BYTES, LARGE_BLOCK, block_rows
 from ._preconditioners import Woodbury
 from .kernels._composite import exact_and_rest
 
 _FREQUENCY_BYTES = 2**28
-_CHUNK_NORMALS = 2**24  # numbers in a chunk of frequencies
-_MIN_CHUNK_ROWS = 1024  # if frequencies are drawn anew for each chunk
+_MIN_ROWS = 1024  # of a chunk, if frequencies are drawn anew for each chunk
 _GRAM_BLOCK = 1024  # functions whose products are summed at a time
 _WORD = 0xFFFFFFFF
 _ROUNDS = 10
@@ -165,11 +165,11 @@ class FourierBases(MeanBases):
         return values
 
     def chunk_size(self, device):
-        fewest = 0 if self._fit_in_memory() else _MIN_CHUNK_ROWS
+        fewest = 0 if self._fit_in_memory() else _MIN_ROWS
         return max(super().chunk_size(device), fewest)
 
     def blocks(self, X):
-        Q, size = self.n_pairs, max(_CHUNK_NORMALS // max(len(X), self._d), 1)
+        Q, size = self.n_pairs, block_rows(max(len(X), self._d), LARGE_BLOCK)
         for start in range(0, Q, size):
             stop = min(start + size, Q)
             if self._held is None:
@@ -302,5 +302,5 @@ class NystroemFourierBases(FourierBases):
     @cached_property
     def _held_at_points(self):
         """The slices and values of `_at_points`; None if they are too many to keep."""
-        fits = self._n_waves * len(self._basis.Z) * 8 <= HELD_BYTES
+        fits = self._n_waves * len(self._basis.Z) * 8 <= HELD_VALUE_BYTES
         return list(super().blocks(self._basis.Z)) if fits else None

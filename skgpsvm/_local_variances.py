@@ -6,11 +6,10 @@ from typing import NamedTuple
 import torch
 
 from ._linalg import cholesky
+from ._memory import CACHED_BLOCK, block_rows, n_cached_blocks
 
 _NEIGHBORS = 32
 _BLOCK_ROWS = 256  # neighbors whose kernel matrix is computed at a time
-_SEARCH_ENTRIES = 2**19  # of a block of kernels between places and rows; fits a processor's cache
-_DEVICE_BLOCKS = 16  # such entries at a time on a device other than the CPU
 _JITTER, _EXPECTED_JITTER = 1e-12, 1e-6  # of the residuals' covariance plus noise, relative
 _NAME = "covariance of the residuals of the nearest rows"
 
@@ -79,9 +78,9 @@ class LocalVariances:
 
     def __call__(self, X):
         """Return the variances of the latents at rows: (b, d) -> (b, c), in the dtype of X."""
-        rows, scale = self._rows, 1 if X.device.type == "cpu" else _DEVICE_BLOCKS
+        rows, scale = self._rows, n_cached_blocks(X.device)
         n_neighbors = min(_NEIGHBORS, len(rows.X))
-        size = max(scale * _SEARCH_ENTRIES // len(rows.X), 1)
+        size = block_rows(len(rows.X), scale * CACHED_BLOCK)
         at_once = max(int(scale**0.5) * _BLOCK_ROWS // n_neighbors, 1)
         parts = []
         for some in X.double().split(size):

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
-from ._optim import PARAMETER_BOUNDS
+from ._optim import NOISE_BOUNDS, PARAMETER_BOUNDS
 from ._predictive import regression_sites
 from ._torch_kernels import latent_kernels
 
 INITIAL_VARIANCE = 0.1  # of the noise of standardized targets
-NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of that variance
 
 
 def split_noise(kernel):

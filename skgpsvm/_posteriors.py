@@ -6,10 +6,10 @@ import torch
 
 from ._csr import dense_blocks
 from ._linalg import gaussian_kl, jittered_cholesky, spreads, triangular_product, upper_inverse
+from ._memory import LARGE_BLOCK, block_rows
 from ._torch_kernels import gradients
 from .kernels._composite import exact_and_rest
 
-_CHUNK_ENTRIES = 2**22
 _MIN_RATIO = 1e-12
 _NAME = "kernel matrix of the inducing points"
 
@@ -402,7 +402,7 @@ class WeightPosterior(Posterior):
         prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
         local = self._local.diag(X, self.bases.theta)[:, None]
         known = X.new_zeros(len(X), len(self.coef))
-        step = max(_CHUNK_ENTRIES // len(X), 1)
+        step = block_rows(len(X), LARGE_BLOCK)
         parts = zip(self._rows.split(step), self._precisions.split(step, 1), strict=True)
         for rows, precisions in parts:
             squares = self._local(X, rows.to(X.dtype), self.bases.theta).square()

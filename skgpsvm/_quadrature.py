@@ -6,13 +6,13 @@ import math
 import numpy as np
 import torch
 
+from ._memory import CACHED_BLOCK, block_rows
 from ._transfers import to_device
 
 # The grid of `argmax_probability`, whose notes explain it; its error is then below 1e-9.
 _REACH = 6.5  # half-width in standard deviations: leaves 4e-11 outside
 _NARROWEST = 1e-6  # smallest standard deviation, in units of the largest that matters
 _STEP = 0.045  # largest step of t
-_BLOCK = 2**20  # numbers in a temporary tensor
 
 
 @functools.cache
@@ -175,7 +175,7 @@ def argmax_probability(mean, var):
     probability = torch.empty_like(m)
     for n in n_nodes.unique().tolist():
         steps = torch.linspace(0, 1, n, dtype=m.dtype, device=m.device)
-        for rows in (n_nodes == n).nonzero()[:, 0].split(max(1, _BLOCK // (n * m.shape[-1]))):
+        for rows in (n_nodes == n).nonzero()[:, 0].split(block_rows(n * m.shape[-1], CACHED_BLOCK)):
             t = span[rows] * steps
             offset, weight = bend[rows] * t.sinh(), t.cosh()
             probability[rows] = _share_of_maxima((low - m)[rows], std[rows], offset, weight)

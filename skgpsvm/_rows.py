@@ -10,8 +10,8 @@ from sklearn.utils import check_array
 from torch.utils.data import Dataset, IterableDataset
 
 from ._isolation import PrivateRandom
+from ._memory import CHUNK_ROWS
 
-CHUNK_ROWS = 4096
 FLOATS = (np.float64, np.float32)
 _BLOCK_BYTES = 2**20
 _HELD_BYTES = 2**27  # of blocks in memory; half of them are shuffled together

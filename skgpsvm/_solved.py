@@ -7,7 +7,6 @@ from functools import partial
 import torch
 
 from ._collapsed import JITTER
-from ._data import CHUNK_ROWS
 from ._fitted_models import DecoupledModel, SparseModel
 from ._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from ._hyperparameters.elbo_search import learn_on_elbo
@@ -25,6 +24,7 @@ from ._inference.exact import ExactInference
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._local_variances import LocalVariances
+from ._memory import CHUNK_ROWS
 from ._predictive import Summary
 from ._problem import Fitted
 from .exceptions import NumericalWarning, warn

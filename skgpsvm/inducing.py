@@ -10,6 +10,7 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_array, check_random_state, gen_batches
 
 from ._csr import MAX_DENSE, CSRRows
+from ._memory import SMALL_BLOCK, block_rows
 from ._rows import Rows, checked_rows, is_source
 from ._typing import ArrayLike, InducingPoints, MatrixLike, RandomStateLike
 
@@ -21,7 +22,6 @@ _MIN_ROWS = 10_000
 _ROWS_PER_POINT = 40
 _LOCAL_TRIALS = 3
 _LLOYD_ITERATIONS = 10
-_BLOCK = 2**16  # number of distances in memory at a time
 _RESOLUTION = 1e-5  # rows closer than this many standard deviations are merged
 # Lower bounds of a column's standard deviation relative to half its range, and of a relative
 # weight. They keep squared distances and weighted sums accurate if a few rows are far away or have
@@ -310,7 +310,7 @@ def _nearest(x, centers):
     half, negative = 0.5 * (centers**2).sum(axis=1), -centers.T
     if issparse(x):
         negative = np.ascontiguousarray(negative)
-    for rows in gen_batches(x.shape[0], max(1, _BLOCK // len(centers))):
+    for rows in gen_batches(x.shape[0], block_rows(len(centers), SMALL_BLOCK)):
         gaps = x[rows] @ negative
         gaps += half
         best = gaps.argmin(axis=1)

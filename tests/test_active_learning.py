@@ -236,7 +236,7 @@ def test_batches_and_subsets_change_nothing(score, monkeypatch):
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
     close(score(model, X[17:29]), whole[17:29])
     monkeypatch.setattr(_scores, "ROWS", 7)
-    monkeypatch.setattr(_scores, "_CHUNK", 1000)
+    monkeypatch.setattr(_scores, "CACHED_BLOCK", 1000)
     close(score(model, X), whole)
 
 

@@ -604,7 +604,7 @@ def test_memmaps_are_read_in_chunks(tmp_path, monkeypatch):
     np.save(tmp_path / "X.npy", data)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     whole = AdditiveGPRegressor(**quick).fit(data, y)
-    monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 0)
+    monkeypatch.setattr("skgpsvm._data.HELD_BYTES", 0)
     monkeypatch.setattr("skgpsvm._data._MAX_MERGED", 0)
     # Rows are in another order: the point where the optimizer stops depends on rounding.
     read = AdditiveGPRegressor(**quick).fit(mapped, y)

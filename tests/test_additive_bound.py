@@ -394,7 +394,7 @@ def test_scores_of_many_pairs_are_those_of_each_alone(n_latents, monkeypatch):
     assert {len(scores) for scores in found.values()} == {1, 2}
     for pair, scores in found.items():
         assert_allclose(scores, alone[pair], rtol=1e-9)
-    monkeypatch.setattr(_interactions, "_BLOCK_ENTRIES", 1)
+    monkeypatch.setattr(_interactions, "CACHED_BLOCK", 1)
     for pair, scores in score_moments(basis, *rows).items():
         assert_allclose(scores, found[pair], rtol=1e-9)
 

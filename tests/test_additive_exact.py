@@ -114,7 +114,7 @@ def dense(basis, theta, u, v):
 @pytest.mark.parametrize("shares", [True, False])
 def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     basis, theta, sums = mixed(shares=shares)
-    monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)  # several blocks
+    monkeypatch.setattr("skgpsvm.additive._row_prior.SMALL_BLOCK", 700)  # several blocks
     prior = RowPrior(basis, theta, sums.u)
     expected = dense(basis, theta, sums.u, sums.u)
     assert_allclose(prior.matrix, sum(expected), atol=1e-12)
@@ -143,7 +143,7 @@ def test_evidence_is_the_density_of_targets(known):
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("shares", [True, False])
 def test_slopes_are_those_of_finite_differences(shares, known, monkeypatch):
-    monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)
+    monkeypatch.setattr("skgpsvm.additive._row_prior.SMALL_BLOCK", 700)
     basis, theta, sums = mixed(shares=shares, known=known)
     slopes, _ = RowEvidence(basis, theta, sums).derivatives(list(theta))
     assert set(slopes) == {"length", "variance", "noise"}

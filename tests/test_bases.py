@@ -27,7 +27,7 @@ def coefficients():
 
 @pytest.mark.parametrize("held", [True, False])
 def test_passes_over_the_same_rows_compute_values_once(held, monkeypatch):
-    monkeypatch.setattr(_bases, "HELD_BYTES", 2**20 if held else 0)
+    monkeypatch.setattr(_bases, "HELD_VALUE_BYTES", 2**20 if held else 0)
     bases, _, _ = finite_bases(KernelBases)
     X, y = waves(5, d=2)
     rows, others = rows_of(X, y), rows_of(X + 1, y)

@@ -293,7 +293,7 @@ def test_sparse_rows_of_a_dataset(data):
 
 
 def test_dense_blocks_of_sparse_rows_are_bounded(data, monkeypatch):
-    monkeypatch.setattr(_csr, "_BLOCK_ENTRIES", 5 * D)
+    monkeypatch.setattr(_csr, "LARGE_BLOCK", 5 * D)
     blocks = dense_blocks(CSRRows(data[0]).tensor())
     assert {len(block) for block in blocks} == {5}
     assert np.array_equal(torch.cat(blocks).numpy(), data[0].toarray())

@@ -32,7 +32,7 @@ def layout(request):
 @pytest.fixture(params=[True, False], ids=["held", "streamed"])
 def held(request, monkeypatch):
     """Return whether rows are moved to the device at once or chunk by chunk."""
-    monkeypatch.setattr(_data, "_HELD_BYTES", 2**28 if request.param else 0)
+    monkeypatch.setattr(_data, "HELD_BYTES", 2**28 if request.param else 0)
     return request.param
 
 
@@ -109,7 +109,7 @@ def test_held_rows_are_a_copy():
 
 
 def test_read_only_memmap_is_read_chunk_by_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(_data, "_HELD_BYTES", 0)
+    monkeypatch.setattr(_data, "HELD_BYTES", 0)
     X, y, weights = weighted_rows()
     np.save(tmp_path / "X.npy", X)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")

@@ -73,7 +73,7 @@ def test_chunks_of_rows_change_nothing(monkeypatch):
     X, y = waves(150)
     kernel = 1.5 * RBF(1.0)
     one = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
-    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(_bases, "CACHED_BLOCK", 1)
     two = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
     K = t64(kernel(X[:30]))
     assert_allclose(two[1].coef @ K, one[1].coef @ K, rtol=1e-9, atol=1e-9)

@@ -689,7 +689,7 @@ class AnonymousMemory:
 @pytest.mark.skipif(not AnonymousMemory.status.is_file(), reason="needs Linux's /proc")
 def test_read_only_memmap_is_never_copied_whole(tmp_path, monkeypatch):
     for module in (_data, _ascent):
-        monkeypatch.setattr(module, "_HELD_BYTES", 2**20)
+        monkeypatch.setattr(module, "HELD_BYTES", 2**20)
     n, d = 100_000, 160
     mapped = np.memmap(tmp_path / "X", np.float32, "w+", shape=(n, d))
     rng = np.random.default_rng(0)

@@ -157,7 +157,7 @@ def test_orthogonal_frequencies_have_less_error():
 
 
 def test_frequencies_drawn_anew_are_those_held(monkeypatch):
-    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1000)
+    monkeypatch.setattr(_bases, "CACHED_BLOCK", 1000)
     kernel, X = 2.0 * RBF(1.0) + ConstantKernel(3.0), points()
     held = bases_of(kernel, 3, 300)
     coef = t64(np.random.default_rng(1).normal(size=(2, held.size)))
@@ -166,7 +166,7 @@ def test_frequencies_drawn_anew_are_those_held(monkeypatch):
     few = held.chunk_size(X.device)
     assert_allclose(held.mean(X, coef), expected @ coef.T, rtol=1e-12)
     monkeypatch.setattr(_features, "_FREQUENCY_BYTES", 0)
-    monkeypatch.setattr(_features, "_CHUNK_NORMALS", 100)
+    monkeypatch.setattr(_features, "LARGE_BLOCK", 100)
     anew = bases_of(kernel, 3, 300)
     assert anew._held is None
     assert few < anew.chunk_size(X.device) == 1024
@@ -223,7 +223,7 @@ def test_preconditioners_of_all_rows_are_the_inverses_and_share_their_features(
     if nystroem:
         basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), X[:5])
         bases = NystroemFourierBases(basis, FourierFeatures(40, 0), 3)
-    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 70 * bases.size)
+    monkeypatch.setattr(_bases, "CACHED_BLOCK", 70 * bases.size)
     values = bases.adjoint(bases.values(X))
     vectors = t64(np.random.default_rng(0).normal(size=(2, bases.size)))
     conditions = bases.preconditioners(X, precisions)

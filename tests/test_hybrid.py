@@ -658,7 +658,7 @@ def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
     X, X_test, y, _ = digits
     options = {"max_iter": 2, "n_inducing": 16, "random_state": 0}
     held = HybridBayesianSVC(Images, **options).fit(X, y)
-    monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 1000)
+    monkeypatch.setattr("skgpsvm._data.HELD_BYTES", 1000)
     read = HybridBayesianSVC(Images, **options).fit(X, y)
     assert_same_bits(held, read, X_test)
 
@@ -671,8 +671,8 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
         sizes.extend([len(array)] if array.ndim == 2 and array.shape[1] == 2 else [])
         return to_tensor(array, *options)
 
-    monkeypatch.setattr("skgpsvm._data._CHUNK_ENTRIES", 100)
-    monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 1000)
+    monkeypatch.setattr("skgpsvm._data.LARGE_BLOCK", 100)
+    monkeypatch.setattr("skgpsvm._data.HELD_BYTES", 1000)
     monkeypatch.setattr("skgpsvm._data.to_tensor", counted)
     monkeypatch.setattr("skgpsvm._estimators._base.to_tensor", counted)
     X, y = blobs(600)

@@ -1124,7 +1124,7 @@ def test_softmax_does_not_depend_on_how_rows_are_divided(monkeypatch):
         return [*parts[:2], *parts[2], likelihood.predict(mean, var.abs())]
 
     whole = found()
-    monkeypatch.setattr("skgpsvm.likelihoods._classification._BLOCK", 128 * 4 * 2)
+    monkeypatch.setattr("skgpsvm.likelihoods._classification.SMALL_BLOCK", 128 * 4 * 2)
     assert_all_close(whole, found(), rtol=1e-12)
 
 

@@ -173,7 +173,7 @@ def test_rows_are_predicted_alone_as_together(monkeypatch):
     model = given(MATERN, X[:10], noise_variance=0.05).fit(X, y)
     together = variances(model, X_new)
     assert_allclose([variances(model, row[None])[0] for row in X_new], together, rtol=1e-9)
-    monkeypatch.setattr(_local_variances, "_SEARCH_ENTRIES", 600)
+    monkeypatch.setattr(_local_variances, "CACHED_BLOCK", 600)
     monkeypatch.setattr(_local_variances, "_BLOCK_ROWS", 70)
     assert_allclose(variances(model, X_new), together, rtol=1e-9)
     assert_array_equal(variances(pickle.loads(pickle.dumps(model)), X_new), variances(model, X_new))

@@ -87,7 +87,7 @@ def test_bases_beyond_a_limit_hold_no_square_matrix(monkeypatch):
     (condition,) = bases.preconditioners(None, PRECISION[None])
     expected = condition(residual)
     monkeypatch.setattr(_bases, "_MAX_SQUARE", N - 1)
-    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(_bases, "CACHED_BLOCK", 1)
     monkeypatch.setattr(KernelBases, "chol", property(None))
     assert_allclose(bases.prior_product(VECTORS), product, rtol=0, atol=1e-6)
     (by_panels,) = bases.preconditioners(None, PRECISION[None])

@@ -280,7 +280,7 @@ def test_a_row_does_not_depend_on_its_batch(n_classes, monkeypatch):
     run_on_all_ranks = argmax_probability(mean, var)
     alone = torch.cat([argmax_probability(mean[[i]], var[[i]]) for i in range(40)])
     torch.testing.assert_close(alone, run_on_all_ranks, rtol=0, atol=1e-14)
-    monkeypatch.setattr(_quadrature, "_BLOCK", 1000)
+    monkeypatch.setattr(_quadrature, "CACHED_BLOCK", 1000)
     torch.testing.assert_close(argmax_probability(mean, var), run_on_all_ranks, rtol=0, atol=1e-14)
 
 

@@ -711,7 +711,7 @@ def test_chunks_of_rows_change_nothing_but_roundings(monkeypatch):
     data, y = ring(90, 3)
     fits = []
     for entries in (2**22, 1):
-        monkeypatch.setattr("skgpsvm.quadruply_stochastic._relevance._CHUNK_ENTRIES", entries)
+        monkeypatch.setattr("skgpsvm.quadruply_stochastic._relevance.LARGE_BLOCK", entries)
         fits.append(QSRVMClassifier(RBF(1.0, "fixed"), random_state=0).fit(data, y))
     assert_allclose(*(fit.predict_proba(data) for fit in fits), atol=1e-6)
 

@@ -35,7 +35,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(_rows, "_BLOCK_BYTES", 10 * D * 8)
     monkeypatch.setattr(_rows, "_HELD_BYTES", 4 * 10 * D * 8)
     monkeypatch.setattr(_data, "_MAX_MERGED", 0)
-    monkeypatch.setattr(_data, "_HELD_BYTES", 0)
+    monkeypatch.setattr(_data, "HELD_BYTES", 0)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def in_blocks(monkeypatch):
     """Make blocks of ten rows of three features, and keep no rows on the device."""
     monkeypatch.setattr(_rows, "_BLOCK_BYTES", 240)
     monkeypatch.setattr(_data, "_MAX_MERGED", 0)
-    monkeypatch.setattr(_data, "_HELD_BYTES", 0)
+    monkeypatch.setattr(_data, "HELD_BYTES", 0)
 
 
 def table():

@@ -316,7 +316,7 @@ def test_multiscale_in_blocks_and_with_many_features(monkeypatch):
     k, theta, tX, tZ = tensors(kernel, X, Z)
     whole = k(tX, tZ, theta)
     assert_allclose(whole, kernel(X, Z), rtol=1e-13)
-    monkeypatch.setattr("skgpsvm.kernels._multiscale._BLOCK_ENTRIES", 8)
+    monkeypatch.setattr("skgpsvm.kernels._multiscale.SMALL_BLOCK", 8)
     assert torch.equal(k(tX, tZ, theta), whole)
     inputs = [tensor.requires_grad_() for tensor in (tX, tZ, theta)]
     assert torch.autograd.gradcheck(k, inputs)
@@ -380,7 +380,7 @@ def test_multiscale_float32(kernel, multipliers, offset):
 
 @each_pair
 def test_multiscale_keeps_no_matrix_for_each_feature(multipliers, monkeypatch):
-    monkeypatch.setattr("skgpsvm.kernels._multiscale._BLOCK_ENTRIES", 100)
+    monkeypatch.setattr("skgpsvm.kernels._multiscale.SMALL_BLOCK", 100)
 
     def kept(d):
         shapes = []

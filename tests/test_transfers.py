@@ -73,7 +73,7 @@ def counted(estimator, **options):
 
 def compare_chunks():
     """Compare fits of rows in one chunk and in eight."""
-    _data._HELD_BYTES = 0
+    _data.HELD_BYTES = 0
     for name, estimator in PASSES.items():
         _data.CHUNK_ROWS = 40
         found = counted(estimator)
@@ -83,7 +83,7 @@ def compare_chunks():
 
 def compare_steps():
     """Compare fits by two and by eight minibatches of rows."""
-    _data._HELD_BYTES = 0
+    _data.HELD_BYTES = 0
     for name, (estimator, size, per_step) in STEPS.items():
         (values, copies), more = (counted(estimator, **{size: rows}) for rows in (20, 5))
         assert more == (values + 6 * per_step, copies), name

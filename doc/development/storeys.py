@@ -66,6 +66,7 @@ STOREYS = {
         "_torch_kernels",
         "_distributed",
         "_transfers",
+        "_memory",
         "_validation",
         "_linalg",
         "_quadrature",

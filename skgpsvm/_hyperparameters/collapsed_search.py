@@ -13,9 +13,10 @@ from .._collapsed import (
     are_points,
     evidence_or_bound,
 )
-from .._evidence import NOISE_BOUNDS, Evidence
+from .._evidence import Evidence
 from .._fitted_models import SparseModel
 from .._noise import INITIAL_VARIANCE
+from .._optim import NOISE_BOUNDS
 from .._torch_kernels import torch_kernel
 from .initialization import (
     MIN_GAIN,

@@ -8,8 +8,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, KernelOperator
 from sklearn.preprocessing import StandardScaler
 
 from .._csr import CSRRows
-from .._data import CHUNK_ROWS
 from .._distributed import gather, n_ranks
+from .._memory import CHUNK_ROWS
 from .._validation import differs
 from ..kernels import Linear
 

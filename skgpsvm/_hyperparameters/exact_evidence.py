@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from .._collapsed import CollapsedLearning, Hyperparameters
-from .._evidence import NOISE_BOUNDS, Evidence, SharedScaling
+from .._evidence import Evidence, SharedScaling
+from .._optim import NOISE_BOUNDS
 from .._torch_kernels import directions, torch_kernel
 from .priors import Penalized
 

@@ -16,10 +16,10 @@ from .._linalg import (
     spreads,
     weight_moments,
 )
+from .._memory import HELD_BYTES
 from .._sites import batch_sites, dense_design
 from .mean_steps import ascend_means, newton_step, preconditioner, times
 
-_HELD_BYTES = 2**28
 _MOVED = "precision", "linear", "mean", "root"
 _NOTHING_KNOWN = (None, None, None), {}  # likelihood, mean and root, and what is found there
 _MAX_HALVINGS = 10
@@ -83,7 +83,7 @@ class CoordinateAscent:
     def basis(self, basis):
         self._basis = basis
         size = len(self.rows) * basis.size * self.dtype.itemsize
-        self._cache, self._designs = {} if size <= _HELD_BYTES else None, {}
+        self._cache, self._designs = {} if size <= HELD_BYTES else None, {}
         self._known = _NOTHING_KNOWN
 
     def init(self, mean=None, root=None, noise=None):

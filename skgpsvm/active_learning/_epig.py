@@ -7,9 +7,10 @@ from scipy.special import entr
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, gen_batches
 
+from .._memory import CACHED_BLOCK, block_rows
 from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_number
-from ._scores import _CHUNK, _latent_moments, _normal_draws, latent_model, rows_of, stacked, table
+from ._scores import _latent_moments, _normal_draws, latent_model, rows_of, stacked, table
 
 _MOST_ROWS = 256  # whose joint covariance with the targets is taken at a time
 _N_TARGETS = 100
@@ -104,7 +105,7 @@ class _Targets:
         deviations = self._joint @ (vectors * root[:, None]).transpose(0, 2, 1)
         self._p = model.predict_proba_from_latent(mean + np.moveaxis(deviations, 0, 2))
         numbers = max(t * self._p.shape[2] ** 2, n_samples * c)
-        self.most_rows = max(1, min(_MOST_ROWS, _CHUNK // numbers))
+        self.most_rows = min(_MOST_ROWS, block_rows(numbers, CACHED_BLOCK))
 
     def information(self, rows):
         """Return the mean mutual information between the labels of rows and targets, (n,)."""

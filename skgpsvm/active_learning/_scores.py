@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_random_state, gen_batches
 
 from .._estimators import GPEstimator, unwrapped
+from .._memory import CACHED_BLOCK, block_rows
 from .._predictive import one_per_class
 from .._quadrature import argmax_probability
 from .._rows import Rows, is_source
@@ -23,7 +24,6 @@ from .._validation import check_number
 from ..data import ParquetRows
 
 ROWS = 2**16  # number of rows scored at a time
-_CHUNK = 2**20  # number of latent values drawn at a time
 
 
 def table(X):
@@ -299,7 +299,7 @@ def bald(
     mean, var = _latent_moments(model, X)
     z = _normal_draws(n_samples, mean.shape[1], check_random_state(random_state))
     score = np.empty(len(mean))
-    for rows in gen_batches(len(mean), max(1, _CHUNK // z.size)):
+    for rows in gen_batches(len(mean), block_rows(z.size, CACHED_BLOCK)):
         p = model.predict_proba_from_latent(mean[rows] + np.sqrt(var[rows]) * z[:, None])
         score[rows] = entr(p.mean(axis=0)).sum(axis=1) - entr(p).sum(axis=2).mean(axis=0)
     return np.maximum(score, 0)  # rounding can make it slightly negative

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from scipy.stats import skew, yeojohnson_normmax
 
-from .._data import CHUNK_ROWS
 from .._distributed import gather, n_ranks
 from .._estimators import date_error, is_date
+from .._memory import CHUNK_ROWS
 from .._rows import Rows, chunks, column, is_source
 from .._validation import is_missing
 from ._basis import Feature

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 
 from .._linalg import cholesky
+from .._memory import SMALL_BLOCK, block_rows
 from ._posterior import EffectsPosterior
 from ._row_prior import RowPrior
 
-_BATCH_ENTRIES = 2**18  # of the covariances that are factorized together
 _ROUNDING = 1e-10  # relative, of eigenvalues
 _VAGUE = 1e-5  # square root of a precision, below which linear terms are kept apart
 _DRAWS = 50  # that are computed at once
@@ -198,7 +198,7 @@ def evidence_gains(basis, own, sums, places):
     prior, noise = RowPrior(basis, own, sums.u), own["noise"]
     K, after_constant = prior.matrix, [1 + place for place in places]
     covariances = prior.covariances(prior.rows, prior.rows, after_constant)
-    size, without = max(1, _BATCH_ENTRIES // K.numel()), []
+    size, without = block_rows(K.numel(), SMALL_BLOCK), []
     while group := list(itertools.islice(covariances, size)):
         gone = torch.stack(group)
         without.append(_evidence_at(K - gone, noise.expand(len(gone), 1), sums))

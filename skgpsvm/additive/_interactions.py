@@ -5,11 +5,11 @@ import math
 import torch
 from torch.nn.functional import one_hot
 
+from .._memory import CACHED_BLOCK, block_rows
 from ._defaults import DEFAULTS
 
 _TINY = torch.finfo(torch.float64).tiny
 _ROUNDING = 1e-10  # relative, of eigenvalues
-_BLOCK_ENTRIES = 2**18  # of a tensor of many pairs, 2 MB
 
 
 def score_moments(basis, X, residuals, precisions):
@@ -188,7 +188,7 @@ class _Grid:
     def blocks(self, pairs, rows):
         """Return pairs in lists for `moments`, none if there are too many cells.
 
-        This bounds the memory. A tensor of a block has at most `_BLOCK_ENTRIES` numbers, or is of a
+        This bounds the memory. A tensor of a block has at most `CACHED_BLOCK` numbers, or is of a
         single pair; the largest are matrices of the cells with rows or of the bins, and the rows'
         terms and their sums.
         """
@@ -196,7 +196,7 @@ class _Grid:
             return []
         n_rows, n_terms = rows.terms.shape
         side = max(min(self.n_cells, n_rows), sum(self.sizes))
-        size = max(1, _BLOCK_ENTRIES // max(side**2, max(self.n_cells, n_rows) * n_terms))
+        size = block_rows(max(side**2, max(self.n_cells, n_rows) * n_terms), CACHED_BLOCK)
         return [pairs[start : start + size] for start in range(0, len(pairs), size)]
 
     def moments(self, left, right, rows):

@@ -6,13 +6,12 @@ from functools import cached_property
 
 import torch
 
+from .._memory import SMALL_BLOCK, block_rows
 from ._effects import Prior
 from ._fixed_processes import FixedProcess
 from ._processes import PROFILES, Points, ZeroMeanKernel
 
-# Entries of the covariances of processes in a block, which then fits in the cache; and processes of
-# single numbers whose blocks are computed together.
-_BLOCK_ENTRIES, _AT_ONCE = 2**16, 16
+_AT_ONCE = 16  # processes of single numbers whose covariances are computed together
 
 
 class RowPrior(Prior):
@@ -87,8 +86,8 @@ class RowPrior(Prior):
         Covariances of two blocks, or of a block with ``n_others`` rows, fit in the cache.
         """
         n_processes = max(min(len(self._weights), _AT_ONCE), len(self._linear), 1)
-        n_entries = _BLOCK_ENTRIES // n_processes
-        size = max(1, math.isqrt(n_entries) if n_others is None else n_entries // n_others)
+        size = block_rows(n_processes * (n_others or 1), SMALL_BLOCK)
+        size = math.isqrt(size) if n_others is None else size
         slices = [slice(start, start + size) for start in range(0, len(at[1]), size)]
         return [(index, self._part(at, index)) for index in slices]
 
@@ -280,7 +279,7 @@ class _Numbers:
     def _parts(self, n):
         """Return slices of processes whose covariances of n points with atoms fit in a block."""
         p, n_atoms = self.kernel.atoms.shape
-        size = max(1, _BLOCK_ENTRIES // (n * n_atoms))
+        size = block_rows(n * n_atoms, SMALL_BLOCK)
         return [slice(start, start + size) for start in range(0, max(p, 1), size)]
 
     def tilts(self, rows):

@@ -9,12 +9,12 @@ from torch.utils.checkpoint import checkpoint
 
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
+from .._memory import LARGE_BLOCK, block_rows
 from .._optim import adam_step
 from .._transfers import to_device
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
-_CHUNK_ENTRIES = 2**21  # of a block of the bases' kernel matrix
 _JITTER = 1e-6
 _MIN_RESIDUAL_NORM = 1e-2  # squared, of what the inducing points leave of a basis
 _MAX_LOG_MULTIPLIER = 1.5  # of a basis's length scales
@@ -181,7 +181,7 @@ class StochasticBound:
         total, sampled = 0.0, bases[columns]
         if not len(columns):  # a rank's part of very few
             return total
-        size = max(_CHUNK_ENTRIES // len(columns), 1)
+        size = block_rows(len(columns), LARGE_BLOCK)
 
         def part(rows, weights, at, sampled, theta):
             K = self.kernel(rows, sampled, theta) * (at[:, None] != columns)

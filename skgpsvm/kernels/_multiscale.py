@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from .._memory import SMALL_BLOCK, block_rows
 from .._torch_kernels import TorchKernel, register_torch_kernel, spare
 from .._typing import ArrayLike
 from ._base import Bounds, LengthScaleKernel, format_values
 from ._stationary import RBF_PROFILE, stationary
 
-_BLOCK_ENTRIES = 2**15  # of a matrix, which stay in the cache
 # Factors per product; with four, single precision does not overflow for multipliers below e^11.
 _FACTORS = 4
 
@@ -256,7 +256,7 @@ class _BothScaled(torch.autograd.Function):
 
 def _blocks(K):
     """Return slices of the rows of a matrix that fit in the cache."""
-    size = max(1, _BLOCK_ENTRIES // max(K.shape[1], 1))
+    size = block_rows(K.shape[1], SMALL_BLOCK)
     return [slice(start, start + size) for start in range(0, len(K), size)]
 
 

@@ -7,11 +7,11 @@ import math
 
 import torch
 
+from .._memory import SMALL_BLOCK, block_rows
 from .._quadrature import argmax_probability, expect, normal_cdf, normal_points, safe_std
 from ._base import Likelihood, log_expected_decay, log_ndtr
 
 _PREDICTIVE_POINTS = 256
-_BLOCK = 2**16  # numbers in a temporary tensor, so that it stays in the cache
 
 
 class _Bernoulli(Likelihood):
@@ -160,7 +160,7 @@ def _over_draws(function, mean, var, n_points=64):
     """
     mean, var = torch.broadcast_tensors(mean, var)
     z = normal_points(n_points, mean.shape[-1], mean).T[:, None]
-    step = max(_BLOCK // z.numel(), 1)
+    step = block_rows(z.numel(), SMALL_BLOCK)
     flat = (part.flatten(0, -2).T[..., None].split(step, 1) for part in (mean, safe_std(var)))
     found = torch.cat([function(m + std * z) for m, std in zip(*flat, strict=True)], 1)
     return found.T.unflatten(0, mean.shape[:-1])

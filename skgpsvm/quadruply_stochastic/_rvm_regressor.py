@@ -9,7 +9,7 @@ import torch
 from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
-from .._noise import NOISE_BOUNDS
+from .._optim import NOISE_BOUNDS
 from .._typing import ArrayLike, Device, Dtype, MatrixLike, RandomStateLike
 from .._validation import differs
 from .._variational import check_noise
