@@ -10,7 +10,8 @@ from ._csr import CSRRows, dense
 from ._distributed import gather
 from ._evidence import Evidence, GaussianNoiseObjective
 from ._fitting import SparseState, Stage
-from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
+from ._linalg import add_gram, gram_rounding, mirror
+from ._objectives import collapsed_elbo
 from ._optim import ROUND
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
@@ -33,88 +34,6 @@ class Hyperparameters(NamedTuple):
     Z: torch.Tensor  # (m, d): inducing points
     # (t,) or (1,): logarithms of the noise variances of the outputs, or of the one that they share
     noise: torch.Tensor
-
-
-def collapsed_elbo(gram, cross, residuals, squares, weight, noise, jitter):
-    r"""Return the collapsed ELBO of sparse GP regression, and its derivatives, from sums over rows.
-
-    It is the ELBO at the optimal Gaussian posterior of the weights, see `CollapsedBound`.
-
-    Parameters
-    ----------
-    gram : Tensor of shape (p, p)
-        :math:`\sum_i w_i a_i a_i^\top` of whitened features.
-    cross : Tensor of shape (p, t)
-        :math:`\sum_i w_i a_i y_i^\top`.
-    residuals : Tensor of shape ()
-        :math:`\sum_i w_i r_i` of residual variances.
-    squares : Tensor of shape (t,)
-        :math:`\sum_i w_i y_i^2`.
-    weight : Tensor of shape ()
-        :math:`\sum_i w_i`.
-    noise : Tensor of shape (t,) or (1,)
-        Logarithms of the noise variances of the outputs, or of the one that they share.
-    jitter : float
-        Added to the diagonal of the weights' precision, relative to its mean; it stands for the
-        rounding of ``gram``.
-
-    Returns
-    -------
-    elbo : Tensor of shape ()
-        Nats, summed over the outputs.
-    by_gram : Tensor of shape (p, p)
-        Symmetric; derivatives in the entries as if they were independent.
-    by_cross : Tensor of shape (p, t)
-    by_residuals : Tensor of shape ()
-    by_noise : Tensor
-        In the shape of ``noise``.
-
-    Notes
-    -----
-    Source: Titsias (2009), eq. 9, in whitened coordinates.
-
-    For one output, with Gram matrix G, cross products c, noise variance v,
-    :math:`\Lambda = I + G / v`, posterior mean :math:`b = \Lambda^{-1} c / v` and s the sum of
-    ``squares`` and ``residuals``, the ELBO is
-
-    .. math:: F = -\tfrac12 \bigl[ w \log(2 \pi v) + \log|\Lambda| + s / v
-        - c^\top \Lambda^{-1} c / v^2 \bigr].
-
-    As :math:`d \log|\Lambda| = \mathrm{tr}\, \Lambda^{-1} d\Lambda` and
-    :math:`d (c^\top \Lambda^{-1} c / v^2) = 2 b^\top d(c / v) - b^\top d\Lambda\, b`,
-
-    .. math:: M = \frac{\partial F}{\partial \Lambda} = -\tfrac12 (\Lambda^{-1} + b b^\top),
-        \quad \frac{\partial F}{\partial G} = \frac{M}{v},
-        \quad \frac{\partial F}{\partial c} = \frac{b}{v},
-        \quad \frac{\partial F}{\partial \log v} = -\tfrac12 \Bigl(w - \frac{s}{v}\Bigr)
-        - \frac{\mathrm{tr}\, M G + b^\top c}{v}.
-
-    The jitter j adds :math:`j\, \mathrm{tr}(\Lambda) I / p` to :math:`\Lambda`, and so
-    :math:`j\, \mathrm{tr}(M) I / p` to M. Outputs that share their noise share :math:`\Lambda`.
-    """
-    k, p = len(noise), len(gram)
-    var, per_noise = noise.exp(), len(squares) // k
-    by_output = cross.T.reshape(k, per_noise, p).mT
-    precision = gram / var[:, None, None]
-    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    chol, added = jittered_cholesky(
-        precision, "precision of the weights", jitter=jitter, expected=jitter
-    )
-    half = torch.linalg.solve_triangular(chol, by_output / var[:, None, None], upper=False)
-    mean = torch.linalg.solve_triangular(chol.mT, half, upper=True)
-    log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    misfit = (squares.view(k, per_noise) + residuals).sum(1) / var
-    normalization = weight * (math.log(2 * math.pi) + noise)
-    explained = half.square().sum((1, 2))
-    elbo = -0.5 * (per_noise * (normalization + log_det) + misfit - explained).sum()
-    by_precision = -0.5 * (per_noise * torch.cholesky_inverse(chol) + mean @ mean.mT)
-    traces = by_precision.diagonal(dim1=-2, dim2=-1).sum(-1)
-    by_precision.diagonal(dim1=-2, dim2=-1).add_((added * traces / p)[:, None])
-    products = ((by_precision * gram).sum((1, 2)) + (mean * by_output).sum((1, 2))) / var
-    by_noise = -0.5 * (per_noise * weight - misfit) - products
-    by_gram = (by_precision / var[:, None, None]).sum(0)
-    by_cross = (mean / var[:, None, None]).mT.reshape(-1, p).T
-    return elbo, by_gram, by_cross, -0.5 * per_noise * var.reciprocal().sum(), by_noise
 
 
 class CollapsedBound(GaussianNoiseObjective):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 
 from ._csr import dense
-from ._linalg import cholesky, jittered_cholesky
+from ._linalg import cholesky
+from ._objectives import log_evidence
 from ._optim import NOISE_BOUNDS, maximize_density
 from .likelihoods._regression import observations
 
-_NAME = "covariance of the rows"
 _JITTER = 1e-14
 _MAX_RISE = math.log(1e6)  # of the log noise in `Evidence.refit_noise`
 
@@ -140,7 +140,7 @@ class Evidence(GaussianNoiseObjective):
             for outputs in self._outputs(noise, i):
                 merged = outputs.at(log_var)
                 cov, Y, between = outputs.scaled(K + merged.var.diag(), merged.y, cross)
-                chol = cholesky(cov, _NAME, jitter=_JITTER)
+                chol = cholesky(cov, "covariance of the rows", jitter=_JITTER)
                 half = torch.linalg.solve_triangular(chol, between, upper=False)
                 mean = between.T @ torch.cholesky_solve(Y, chol)
                 moments.append((mean, prior - half.square().sum(0)[:, None]))
@@ -174,45 +174,33 @@ class Evidence(GaussianNoiseObjective):
         return K.diagonal_scatter(self.kernel.diag(self._X, theta))
 
     def _parts(self, K, theta, noise):
-        r"""Return the log evidence and its derivatives in K (n, n) and in the log noise.
-
-        Its derivatives in a covariance :math:`C = K + v W^{-1}` of t outputs Y are
-        :math:`\frac12 (C^{-1} Y Y^\top C^{-1} - t\, C^{-1})`. The jitter adds its share of their
-        trace to each diagonal entry.
-        """
-        value, by_K, n = noise.new_zeros(()), None, len(K)
+        """Return the log evidence and its derivatives in K (n, n) and in the log noise."""
+        value, by_K = noise.new_zeros(()), None
         by_noise, prior = torch.zeros_like(noise), self.kernel.diag(self._X, theta)
         for i, log_var in enumerate(noise):
             for outputs in self._outputs(noise, i):
                 merged = outputs.at(log_var)
                 cov, Y = outputs.scaled(K.diagonal_scatter(prior + merged.var), merged.y)
-                chol, added = jittered_cholesky(cov, _NAME, jitter=self._jitter)
-                half = torch.linalg.solve_triangular(chol, Y, upper=False)
-                A, t = torch.linalg.solve_triangular(chol.T, half, upper=True), half.shape[1]
-                by_cov = torch.addmm(torch.cholesky_inverse(chol), A, A.T, beta=-0.5 * t, alpha=0.5)
-                by_cov.diagonal().add_(added * by_cov.trace() / n)
-                by_cov, A = outputs.scaled(by_cov, A)
+                of_means, by_cov, solved = log_evidence(cov, Y, self._jitter)
+                by_cov, solved = outputs.scaled(by_cov, solved)
                 by_K = by_cov if by_K is None else by_K.add_(by_cov)
-                by_noise[i] += outputs.by_noise(log_var, merged, by_cov.diagonal(), A)
-                log_det = 2 * chol.diagonal().log().sum() + merged.log_weights
-                fit = half.square().sum() + merged.misfit
-                value = value - 0.5 * (fit + t * (log_det + merged.size))
+                by_noise[i] += outputs.by_noise(log_var, merged, by_cov.diagonal(), solved)
+                value = value + of_means - 0.5 * (merged.misfit + Y.shape[1] * merged.size)
         return value, by_K, by_noise
 
 
 class _Merged(NamedTuple):
     r"""Rows of distinct features, which stand for all rows given the noise of some outputs.
 
-    The log density of all rows is that of the means ``y``, without its factor
-    :math:`(2 \pi)^{-n/2}`, less half of ``misfit`` and of t times ``log_weights`` and ``size``.
+    The log density of all rows is that of the means ``y``, less half of ``misfit`` and of t times
+    ``size``.
     """
 
     y: torch.Tensor  # (n, t): means of the targets
     var: torch.Tensor  # (n,): variances of the noise of the means
     # (): squared deviations of the targets from the means, in units of the noise variance
     misfit: torch.Tensor
-    # log_weights, size (): normalization of the density of the deviations, and of a change of scale
-    log_weights: torch.Tensor
+    # (): normalization of the density of the deviations, and of a change of scale
     size: torch.Tensor
 
 
@@ -226,12 +214,12 @@ class _EqualNoise:
     """
 
     def __init__(self, y, weights, group):
-        self._total, squares = weights.sum(), weights @ y.square()
+        squares = weights @ y.square()
         self._y, self._weights = _merged(y, weights, group)
         self._scatter = squares - self._weights @ self._y.square()
         self._log_weights = self._weights.log().sum()
         # A row of weight w has w - 1 further targets; `_scatter` is their squared deviation.
-        self._more = 0.5 * (self._total - len(self._weights))
+        self._more = 0.5 * (weights.sum() - len(self._weights))
 
     def chunk(self, n_chunks, i):
         """Return the i-th of so many equal parts of the outputs."""
@@ -246,8 +234,7 @@ class _EqualNoise:
             y=self._y,
             var=log_var.exp() / self._weights,
             misfit=self._scatter.sum() / log_var.exp(),
-            log_weights=self._log_weights,
-            size=self._total * math.log(2 * math.pi) + 2 * self._more * log_var,
+            size=self._log_weights + 2 * self._more * (math.log(2 * math.pi) + log_var),
         )
 
     def scaled(self, matrix, *factors):
@@ -290,8 +277,9 @@ class _KnownNoise:
             y=mean,
             var=1 / total,
             misfit=precision @ deviations.square(),
-            log_weights=total.log().sum() - 2 * self._scale.log().sum(),
-            size=self._weights @ (2 * math.pi * var).log(),
+            size=(total / (2 * math.pi)).log().sum()
+            - 2 * self._scale.log().sum()
+            + self._weights @ (2 * math.pi * var).log(),
         )
 
     @torch.enable_grad()
@@ -299,7 +287,7 @@ class _KnownNoise:
         leaf = log_var.detach().requires_grad_()
         merged = self.at(leaf)
         through_rows = by_var @ merged.var - (solved * merged.y).sum()
-        density = through_rows - 0.5 * (merged.misfit + merged.log_weights + merged.size)
+        density = through_rows - 0.5 * (merged.misfit + merged.size)
         return torch.autograd.grad(density, leaf)[0]
 
 

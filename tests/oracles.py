@@ -160,18 +160,6 @@ def means_at(kernel, bases, X, y, noise, X_new, weights=None):
     return kernel(X_new, bases) @ np.linalg.lstsq(system, cross.T @ (weights * y), rcond=None)[0]
 
 
-def elbo(posterior, likelihood, X, y, n_total, weights=None):
-    """Return an unbiased estimate of the ELBO of ``n_total`` rows from a batch, in nats.
-
-    ``n_total / b * sum(weights * E_q[log p(y | f)]) - KL(q || prior)``: multi-class Bayesian SVM
-    specification, (S10) and "Sample weights" in section 3.5.
-    """
-    terms = likelihood.expected_log_prob(y, *posterior.marginals(X))
-    if weights is not None:
-        terms = weights * terms
-    return n_total / len(terms) * terms.sum() - posterior.kl()
-
-
 def differences(function, *parts, step=1e-6):
     """Return the derivatives of a scalar function in tensors, by central differences.
 

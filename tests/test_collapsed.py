@@ -13,10 +13,10 @@ from skgpsvm import _collapsed
 from skgpsvm._collapsed import (
     CollapsedBound,
     CollapsedLearning,
-    collapsed_elbo,
     evidence_or_bound,
 )
 from skgpsvm._evidence import Evidence
+from skgpsvm._objectives import collapsed_elbo
 from skgpsvm._optim import Free
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear

@@ -37,6 +37,7 @@ STOREYS = {
         "_fitting",
         "_inference",
         "_hyperparameters",
+        "_objectives",
         "_collapsed",
         "_evidence",
         "_sites",

@@ -10,10 +10,10 @@ from itertools import islice
 import torch
 
 from .._fitting import PosteriorStage, SparseState
-from .._linalg import gaussian_kl, relative_change, upper_root
+from .._linalg import relative_change, upper_root
+from .._objectives import minibatch_elbo
 from .._optim import STEPS
 from .._posteriors import whitened_basis
-from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
 
 # Learning by steps ends with this share of max_iter, or if so many iterations gain too little.
@@ -114,14 +114,10 @@ class AdamSteps:
         Where ranks share the rows, it is the term of this rank; the sum of all is the estimate.
         """
         X, y, weights = self.rows.take(index)
-        A, residual = self.basis(state)(X)
         root = upper_root(state.raw_root) if "raw_root" in self.trained else state.root
-        likelihood = self.likelihood.at(state.noise)
-        loss = batch_loss(likelihood, A, residual, y, state.mean, root)
-        kl = gaussian_kl(state.mean, root).sum()
-        scale, share = self.rows.scale_of(y), 1 / self.rows.n_shards
-        log_prior = share * self.free.log_prior(state.theta)
-        return log_prior - scale * (weights * loss).sum() - share * kl
+        parts = self.basis(state)(X), y, weights, (state.mean, root), self.rows
+        log_prior = self.free.log_prior(state.theta) / self.rows.n_shards
+        return log_prior + minibatch_elbo(self.likelihood.at(state.noise), *parts)
 
     def basis(self, state):
         """Return the whitened features of the inducing points of a state."""

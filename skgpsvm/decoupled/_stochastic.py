@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._memory import LARGE_BLOCK, block_rows
+from .._objectives import elbo
 from .._optim import adam_step
 from .._transfers import to_device
 
@@ -295,13 +296,9 @@ class StochasticDescent(Stage):
 
     def elbo(self, posterior, state):
         """Return the ELBO, nats, with these rows' loss scaled to all rows seen."""
-        loss, likelihood = 0.0, self.bound.likelihood.at(state.parameters["noise"])
-        for index in self.rows.chunks():
-            X, y, weights = self.rows.take(index)
-            mean, var = posterior.marginals(X.double())
-            loss += (weights * likelihood.loss(y, mean, var)).sum()
-        (loss,) = self.rows.sum(loss)
-        return -state.n_seen / self.rows.total_weight * loss.item() - posterior.kl().item()
+        likelihood = self.bound.likelihood.at(state.parameters["noise"]).likelihood
+        scale = state.n_seen / self.rows.total_weight
+        return elbo(posterior, likelihood, self.rows, scale).item()
 
     def step(self, state):
         """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""

@@ -9,8 +9,8 @@ import torch
 from .._distributed import rank, run_on_all_ranks
 from .._fitting import Stage, State
 from .._isolation import PrivateRandom
+from .._objectives import minibatch_elbo
 from .._optim import adam_step
-from .._sites import batch_loss
 from ._network import average_buffers
 
 # Learning rate of the head, relative to that of the extractor. With half of it the losses of two
@@ -193,11 +193,9 @@ class JointTraining(Stage):
         """
         features = self.network.features.normalized(raw)
         posterior = self.network.posterior()
-        A, residual = posterior.basis(features)
         likelihood = self.likelihood.at(self.network.noise)
-        loss = batch_loss(likelihood, A, residual, y, posterior.mean, posterior.root)
-        loss = self.rows.scale_of(y) * (weights * loss).sum()
-        return -loss - posterior.kl() / self.rows.n_shards
+        moments = posterior.mean, posterior.root
+        return minibatch_elbo(likelihood, posterior.basis(features), y, weights, moments, self.rows)
 
     def _extracted(self, index):
         """Return raw features, targets and weights of a batch."""

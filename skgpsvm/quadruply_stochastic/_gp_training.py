@@ -14,6 +14,7 @@ from .._estimators import FOLLOWED
 from .._features import FourierFeatures
 from .._fitted_models import ModelWithBases
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
+from .._objectives import elbo
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import Summary
 from .._solved import calibrated_fit, fit_by_conjugate_gradients, with_elbo
@@ -172,12 +173,8 @@ def _in_weight_space(model, solve, state, estimator, left_out):
     if estimator.augment:
         parts |= _augmentation(rows, precision)
     model = _with_weight_posterior(model, parts)
-    posterior, loss = model.posterior(rows.device), 0.0
-    for at in rows.chunks():
-        X, y, weights = rows.take(at)
-        loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum()
-    (loss,) = rows.sum(loss)
-    return model, Summary(-loss.item() - posterior.kl().item(), left_out)
+    value = elbo(model.posterior(rows.device), solve.likelihood.likelihood, rows)
+    return model, Summary(value.item(), left_out)
 
 
 def _augmentation(rows, precision):
