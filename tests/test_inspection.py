@@ -2,6 +2,7 @@
 
 import builtins
 import json
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -285,6 +286,20 @@ def test_long_names_of_levels_are_slanted(table):
     model, X = table
     city = ComponentEffectDisplay.from_estimator(model, X, features=["city"]).axes_[0]
     assert {tick.get_rotation() for tick in city.get_xticklabels()} == {35}
+
+
+def test_names_of_many_levels_do_not_overlap():
+    rng = np.random.default_rng(0)
+    for n_levels, n_labels in ((20, 20), (45, 15)):
+        area = np.array([f"area {k:02d}" for k in range(n_levels)])
+        table = pd.DataFrame({"area": pd.Categorical(np.tile(area, 10))})
+        model = fitted(table, rng.standard_normal(len(table)), interactions=None)
+        display = ComponentEffectDisplay.from_estimator(model, table)
+        display.figure_.draw_without_rendering()
+        labels = display.axes_[0].get_xticklabels()
+        assert [label.get_text() for label in labels] == list(area[:: n_levels // n_labels])
+        boxes = [label.get_window_extent() for label in labels]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_polars_and_integers_as_categories():

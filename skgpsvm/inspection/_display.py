@@ -22,6 +22,7 @@ _PANEL_WIDTH, _MAX_WIDTH = 3.6, 14.4  # inches, of a panel and of a figure
 _MIN_COLS, _MAX_COLS = 3, 6  # unless given
 _CHARS_PER_INCH = 9  # of titles; longer ones are wrapped
 _MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
+_MANY_LEVELS, _MAX_LABELS = 8, 20  # small labels, upright on the x axis; labels of every k-th level
 _FADED = 0.35  # opacity of a pair's effect where there are no rows
 BLUE, _LIGHT_BLUE, _GRAY = "#0072B2", "#56B4E9", "#999999"  # light on dark pages
 
@@ -322,8 +323,11 @@ def _draw_pair(panel, part, heatmap_kw):
 
 
 def _label(axis, names):
-    """Label the ticks 0, 1, ... with names of levels."""
-    axis.set_ticks(np.arange(len(names)), names)
+    """Label the ticks 0, 1, ... with names of levels, as many as there is room for."""
+    step, many = ceil(len(names) / _MAX_LABELS), len(names) > _MANY_LEVELS
+    size = "x-small" if many else None
+    axis.set_ticks(np.arange(0, len(names), step), names[::step], size=size)
     if axis.axis_name == "x" and sum(map(len, names)) > _MAX_LABEL_CHARS:
+        slanted = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         for tick in axis.get_ticklabels():
-            tick.set(rotation=35, ha="right", rotation_mode="anchor")
+            tick.set(**({"rotation": 90} if many else slanted))
