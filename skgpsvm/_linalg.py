@@ -100,6 +100,11 @@ def upper_inverse(L):
     return torch.cat([top, bottom], -2)
 
 
+def identity_like(matrix):
+    """Return the identity (p, p) of the size, dtype and device of square matrices (..., p, p)."""
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
 def gram_rounding(size, dtype):
     """Return the rounding of Gram matrices of ``size`` features, relative to the mean diagonal."""
     return size * torch.finfo(dtype).eps if dtype == torch.float32 else 0.0

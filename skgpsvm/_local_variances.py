@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ._linalg import cholesky
+from ._linalg import cholesky, identity_like
 from ._memory import CACHED_BLOCK, block_rows, n_cached_blocks
 
 _NEIGHBORS = 32
@@ -126,7 +126,7 @@ class LocalVariances:
 
         # In units of the sites' deviations, whose noise has then variance one.
         precisions = rows.precisions[:, near]
-        scale, eye = precisions.sqrt(), torch.eye(k).to(R)
+        scale, eye = precisions.sqrt(), identity_like(R)
         scaled = scale[..., None] * R * scale[..., None, :]
         chol = cholesky(scaled + eye, _NAME, jitter=_JITTER, expected=_EXPECTED_JITTER)
         half = torch.linalg.solve_triangular(chol, (scale * r)[..., None], upper=False)

@@ -540,9 +540,11 @@ def dense_tilted_moments(mean, var, y, power):
     return 1 / spread - 1 / var, center / spread - mean / var
 
 
-def stochastic_gradient(learning, *parts):
+def stochastic_gradient(learning, state, surrogate):
     """Return the gradient of a minibatch as one vector."""
-    return learning.problem.free.flat.gradient(learning._stochastic_gradients(*parts))
+    leaves, basis = learning._differentiable_basis(state)
+    gradients = learning._stochastic_gradients(state, leaves, surrogate, basis)
+    return learning.problem.free.flat.gradient(gradients)
 
 
 def test_gradient_of_a_minibatch():

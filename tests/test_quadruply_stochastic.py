@@ -65,7 +65,7 @@ def drawn(index, rows, n_sampled=None):
     """Return a draw of columns at some rows, each scaled by the inverse of the drawn share."""
     index = torch.tensor(index)
     scale = torch.full((len(index),), 3 / len(index), dtype=torch.float64)
-    return Draw(index, index, scale, PHI[rows][:, index], PHI[SUPPORT][:, index])
+    return Draw(index, index, index, scale, PHI[rows][:, index], PHI[SUPPORT][:, index])
 
 
 def sites_of(rows):

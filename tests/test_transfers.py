@@ -7,11 +7,13 @@ from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import (
+    AdditiveGPClassifier,
     BayesianSVC,
     DecoupledGPRegressor,
     EPClassifier,
     HybridSVGPRegressor,
     QSGPRegressor,
+    QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
     _data,
@@ -40,11 +42,11 @@ PASSES = {
     "natural gradients": SVGPRegressor(**HELD, solver="natural_gradient"),
 }
 # A fit by minibatches, and for how many values the CPU waits in a step: whether a matrix was
-# positive definite, which functions were drawn twice, whether a network's features are finite.
+# positive definite, or a network's features are finite. Additive models also copy hyperparameters.
 STEPS = {
     "coordinate ascent": (BayesianSVC(**HELD, solver=CoordinateAscent()), BATCH, 1),
     "natural gradients": (SVGPClassifier(**HELD, solver=NaturalGradient()), BATCH, 1),
-    "learned": (EPClassifier(RBF(), **FEW, solver=InterleavedEP()), BATCH, 3),
+    "learned": (EPClassifier(RBF(), **FEW, solver=InterleavedEP()), BATCH, 2),
     "decoupled": (
         DecoupledGPRegressor(
             RBF(), n_mean_bases=4, n_inducing=4, max_iter=1, solver=StochasticGradient()
@@ -55,9 +57,19 @@ STEPS = {
     "quadruply stochastic": (
         QSGPRegressor(RBF(), optimizer=None, **FEW, n_basis=10, solver=QuadruplyStochastic()),
         BATCH,
+        0,
+    ),
+    "quadruply stochastic, learned": (
+        QSRVMRegressor(RBF(), max_iter=1, n_basis=10, solver=QuadruplyStochastic()),
+        BATCH,
         1,
     ),
     "network": (HybridSVGPRegressor(**NETWORK), "batch_size", 2),
+    "additive": (
+        AdditiveGPClassifier(n_inducing=4, interactions=0, max_iter=1, sparse=True),
+        "batch_size",
+        2,
+    ),
 }
 
 
@@ -86,6 +98,7 @@ def compare_steps():
     _data.HELD_BYTES = 0
     for name, (estimator, size, per_step) in STEPS.items():
         (values, copies), more = (counted(estimator, **{size: rows}) for rows in (20, 5))
+        copies += 6 * (name == "additive")
         assert more == (values + 6 * per_step, copies), name
 
 

@@ -11,6 +11,7 @@ from .._linalg import (
     add_gram,
     add_grams,
     gaussian_kl,
+    identity_like,
     mirror,
     relative_change,
     spreads,
@@ -163,7 +164,7 @@ class DecoupledInference(Stage):
             add_grams(gram, A, held * terms[1].repeat(1, self._n_groups))
             cross += (held * terms[0].repeat(1, self._n_groups)).T @ A.double()
         gram, cross = self.rows.sum(mirror(gram), cross)
-        mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
+        mean, _ = weight_moments(gram + identity_like(gram), cross)
         coef = self.bases.embed(mean if self.conjugate else torch.zeros_like(mean))
         none, norm = torch.zeros_like(coef), coef.new_zeros(len(coef), 1)
         return DecoupledState(
@@ -438,5 +439,5 @@ def features(basis, X, root):
 
 def roots(gram):
     """Return upper triangular roots of the covariances whose precisions are gram + I."""
-    precision = gram + torch.eye(gram.shape[-1]).to(gram)
+    precision = gram + identity_like(gram)
     return weight_moments(precision, torch.zeros_like(gram[..., 0]))[1]

@@ -26,7 +26,7 @@ VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
 
 def _key(own):
     """Return the hyperparameters of the prior of a latent as an immutable object."""
-    return tuple(own[name].cpu().numpy().tobytes() for name in ("length", "variance"))
+    return torch.cat([own["length"], own["variance"]]).cpu().numpy().tobytes()
 
 
 @dataclass(kw_only=True)
@@ -85,7 +85,7 @@ class AdditiveAscent(Stage):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.shrinkage = limits, shrinkage
         self.learned, self._earlier = HYPERPARAMETERS, None
-        self._priors = {}  # `Prior` where the learning of each latent ended, for the posterior
+        self._priors = {}  # `Prior` at the hyperparameters of each latent, for the posterior
 
     def _log_prior(self, own):
         """Return the log prior of a latent's hyperparameters, and its derivatives by name.
@@ -159,10 +159,14 @@ class AdditiveAscent(Stage):
         self._priors[_key({**own, **packing.parts(best, own)})] = prior
         return best, value
 
-    def _prior(self, own, sums):
-        """Return the `Prior` at a latent's hyperparameters."""
-        prior = self._priors.get(_key(own))
-        return self._new_prior(own, sums) if prior is None else prior
+    def _prior(self, own, sums, *, keep=False):
+        """Return the `Prior` at a latent's hyperparameters; ``keep`` it for further steps there."""
+        key = _key(own)
+        prior = self._priors.get(key)
+        prior = self._new_prior(own, sums) if prior is None else prior
+        if keep:
+            self._priors[key] = prior
+        return prior
 
     def _new_prior(self, own, sums):
         return self.basis.at(own)
@@ -176,7 +180,7 @@ class AdditiveAscent(Stage):
         return self._evidence(own, sums).value
 
     def _posterior(self, own, sums, earlier):
-        effects, var = self._prior(own, sums), own["noise"].exp()
+        effects, var = self._prior(own, sums, keep=True), own["noise"].exp()
         gram, cross, _ = products(effects, sums)
         sums = (old + new / var for old, new in zip(earlier, (gram, cross), strict=True))
         return AdditivePosterior(effects, *sums, *self.form)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .._quadrature import gauss_legendre
+from .._transfers import to_device
 from ._defaults import DEFAULTS
 from ._effects import Effects
 from ._processes import Chebyshev, uniform_moments
@@ -91,7 +92,8 @@ class Feature:
         if self.period:
             return ((x - self.low) / self.period) % 1
         held = x.clamp(self.low, self.high)
-        low, high = yeo_johnson(x.new_tensor([self.low, self.high]), self.power)
+        # Scalars on the CPU enter operations on a device without a wait.
+        low, high = yeo_johnson(torch.tensor([self.low, self.high], dtype=x.dtype), self.power)
         x = held if self.monotonic else x
         slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
         return (yeo_johnson(held, self.power) - low + slope * (x - held)) / (high - low)
@@ -280,10 +282,10 @@ class AdditiveBasis:
         """
         tabled = {k: len(self.points[k]) for k in self.tabled_in_pairs}
         sizes = [self.features[k].n_levels or tabled.get(k) for k in (i, j)]
-        a, b = (torch.arange(size or self.pair_size, device=device) for size in sizes)
+        a, b = (torch.arange(size or self.pair_size) for size in sizes)
         if any(sizes):
             return torch.arange(len(a) * len(b), device=device)
-        return torch.nonzero((a[:, None] + b < self.pair_size).ravel())[:, 0]
+        return to_device(torch.nonzero((a[:, None] + b < self.pair_size).ravel())[:, 0], device)
 
     def __call__(self, X):
         """Return the columns of rows X (b, d), a list: of the constant, and of each term.

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from .._linalg import cholesky
+from .._linalg import cholesky, identity_like
 
 _EPSILON = torch.finfo(torch.float64).eps
 
@@ -201,7 +201,7 @@ class EffectsBound:
 
 def _plus_one(matrices):
     """Return the identity plus matrices (..., p, p)."""
-    return matrices + torch.eye(matrices.shape[-1]).to(matrices)
+    return matrices + identity_like(matrices)
 
 
 def precision_root(gram):

@@ -221,7 +221,7 @@ class _Grid:
         values, vectors = torch.linalg.eigh(effects.mT @ effects)
         spanned = values > _ROUNDING * values[:, -1:]
         effects = effects @ (vectors * torch.where(spanned, values, torch.inf).rsqrt()[:, None])
-        S = torch.eye(cells.shape[1]).to(root)
+        S = torch.eye(cells.shape[1], dtype=root.dtype, device=root.device)
         if self.cov is not None:
             S = root * self.cov.to(root)[cells[:, :, None], cells[:, None]] * root.mT
         # With an orthonormal basis U of the effects, Q = I - U U^T and M = S - P - P^T for

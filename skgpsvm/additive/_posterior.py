@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import torch
 
-from .._linalg import cholesky, gaussian_kl, upper_inverse
+from .._linalg import cholesky, gaussian_kl, identity_like, upper_inverse
 from .._posteriors import Posterior
 from ._bound import own_blocks, precision_root
 from ._defaults import DEFAULTS
@@ -13,27 +13,31 @@ from ._monotone import monotone_moments
 _ROUNDING = 1e-14  # jitter of covariances
 
 
-def best_reduction(gram, effects, covariance, rank):
+def best_reduction(gram, chol, effects, covariance, rank):
     """Return I - S for the best covariance S of a form, given the Gram matrix over the noise.
+
+    ``chol`` is the `precision_root` of the Gram matrix.
 
     Notes
     -----
     Source: Titsias (2009), applied to all effects jointly; Adam, Durrande and John (2018) for the
     forms.
     """
-    eye = torch.eye(len(gram)).to(gram)
     if covariance == "mean_field":
-        return torch.block_diag(
-            *(best_reduction(block, effects, "full", None) for block in own_blocks(gram, effects))
-        )
+        roots = map(precision_root, own_blocks(gram, effects))
+        return torch.block_diag(*map(_full_reduction, roots))
     if covariance == "full":
-        root = upper_inverse(precision_root(gram))
-        return eye - root @ root.T
+        return _full_reduction(chol)
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp_min(0)
     rank = chosen_rank(values) if rank is None else rank
     values, vectors = values[-rank:], vectors[:, -rank:]
     return vectors * (values / (1 + values)) @ vectors.T
+
+
+def _full_reduction(chol):
+    root = upper_inverse(chol)
+    return identity_like(root) - root @ root.T
 
 
 def chosen_rank(values):
@@ -131,8 +135,9 @@ class AdditivePosterior(EffectsPosterior):
         self.effects, self.gram, self.cross, self.form = effects, gram, cross, (covariance, rank)
         self.weights, self.reduction, self._changed = weights, reduction, weights is not None
         if not self._changed:
-            self.weights = torch.cholesky_solve(cross[:, None], precision_root(gram))[:, 0]
-            self.reduction = best_reduction(gram, effects, covariance, rank)
+            chol = precision_root(gram)
+            self.weights = torch.cholesky_solve(cross[:, None], chol)[:, 0]
+            self.reduction = best_reduction(gram, chol, effects, covariance, rank)
 
     def constrained(self):
         """Return the Gaussian posterior with the moments of this one, given monotone effects."""
@@ -142,7 +147,7 @@ class AdditivePosterior(EffectsPosterior):
         held = rows.abs().sum(0) > 0
         mean, cov = (
             self.weights.cpu(),
-            (torch.eye(len(self.weights)).to(self.weights) - self.reduction).cpu(),
+            self._cov().cpu(),
         )
         within = cov[held][:, held]
         parts = (part.numpy() for part in (mean[held], within, rows[:, held]))
@@ -245,7 +250,7 @@ class AdditivePosterior(EffectsPosterior):
         return cholesky(self._cov(), "covariance of the weights", jitter=_ROUNDING)
 
     def _cov(self):
-        return torch.eye(len(self.reduction)).to(self.reduction) - self.reduction
+        return identity_like(self.reduction) - self.reduction
 
     def kl(self):
         return gaussian_kl(self.weights, self.root())

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from .._linalg import cholesky
+from .._linalg import cholesky, identity_like
 from ..kernels._profiles import Matern, SquaredExponential
 
 # Stationary covariances of variance one.
@@ -298,7 +298,7 @@ class AtValues(ZeroMeanKernel):
         Source: Murray (2016), (8).
         """
         jitter = JITTER * prior.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        prior = prior + jitter * torch.eye(prior.shape[-1]).to(prior)
+        prior = prior + jitter * identity_like(prior)
         triangle = self._whitened(self._whitened(prior).mT).tril()
         triangle.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         return self._whitened(cross) - self.coef @ triangle.mT

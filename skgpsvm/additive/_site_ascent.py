@@ -280,7 +280,7 @@ class SiteAscent(AdditiveAscent):
         """Return losses (b, k) of rows with each likelihood parameter lower, equal and higher."""
         if not self._moves_noise:
             return []
-        moves = _DIFFERENCE * torch.eye(len(noise)).to(noise)
+        moves = _DIFFERENCE * torch.eye(len(noise), dtype=noise.dtype, device=noise.device)
         return [
             torch.stack(
                 [self._sites.at(noise + sign * move).loss(y, mean, var) for move in moves], 1

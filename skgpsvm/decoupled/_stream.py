@@ -7,7 +7,15 @@ import torch
 
 from .._fitting import PosteriorStage, State
 from .._inference.decoupled import covariance_kl, roots
-from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change, spreads
+from .._linalg import (
+    add_grams,
+    cholesky,
+    identity_like,
+    mirror,
+    natural_parameters,
+    relative_change,
+    spreads,
+)
 from .._local_variances import widened
 from .._preconditioners import falkon
 
@@ -148,12 +156,12 @@ class DecoupledStream(PosteriorStage):
 def _added_precision(root):
     """Return what sites add to the prior's precision, (c, p, p), given roots of covariances."""
     precision, _ = natural_parameters(torch.zeros_like(root[..., 0]), root)
-    return precision - torch.eye(root.shape[-1]).to(root)
+    return precision - identity_like(root)
 
 
 def _solve(gram, cross):
     """Return whitened coefficients (c, M): solutions for the matrices gram + I."""
-    gram = gram + torch.eye(gram.shape[-1]).to(gram)
+    gram = gram + identity_like(gram)
     chol = cholesky(gram, "precision of the mean's coefficients", jitter=0)
     return torch.cholesky_solve(cross[..., None], chol)[..., 0]
 

@@ -163,19 +163,23 @@ class MinibatchEP(SiteUpdates):
             super().step(state)
             return
         self.generator.set_state(state.generator)
-        mean_before, old = state.mean, self.propagation.make_basis(state.theta, state.Z)
-        basis, log_sites = old, 0.0
+        leaves, basis = self._differentiable_basis(state)
+        mean_before, old, log_sites = state.mean, basis, 0.0
         # Copies, since minibatches change the sites in place.
         state.precision, state.shift = state.precision.clone(), state.shift.clone()
         rows = self.propagation.rows
         batches = rows.minibatches(self.batch_size, self.generator, repeat=False)
         for i, index in enumerate(batches):
-            part, surrogate = self.propagation.minibatch(state, index, old, basis, len(batches))
-            log_sites = log_sites + part
+            with torch.no_grad():
+                terms, surrogate = self.propagation.minibatch(
+                    state, index, old, basis, len(batches)
+                )
+            log_sites = log_sites + terms
             if state.learning:
                 progress = self._progress(state.n_updates + i / len(batches))
-                self._learn(state, self._stochastic_gradients(state, surrogate), progress)
-                basis = self.propagation.make_basis(state.theta, state.Z)
+                gradients = self._stochastic_gradients(state, leaves, surrogate, basis)
+                self._learn(state, gradients, progress)
+                leaves, basis = self._differentiable_basis(state)
         log_normalizer = self.propagation.log_normalizer(state)
         (log_sites,) = rows.sum(log_sites)
         log_prior = self.problem.free.log_prior(state.theta).item()
@@ -185,14 +189,19 @@ class MinibatchEP(SiteUpdates):
         self._finish(state, mean_before, objective)
 
     @torch.enable_grad()
-    def _stochastic_gradients(self, state, surrogate):
-        """Return an estimate of `EPProblem.gradients` from the surrogate of a batch."""
-        free = self.problem.free
-        leaves = {name: getattr(state, name).detach().requires_grad_() for name in free.names}
+    def _differentiable_basis(self, state):
+        """Return the free hyperparameters as leaves, by name, and the basis at them."""
+        free = self.problem.free.names
+        leaves = {name: getattr(state, name).detach().requires_grad_() for name in free}
         tried = replace(state, **leaves)
-        value = surrogate(self.propagation.make_basis(tried.theta, tried.Z))
+        return leaves, self.propagation.make_basis(tried.theta, tried.Z)
+
+    @torch.enable_grad()
+    def _stochastic_gradients(self, state, leaves, surrogate, basis):
+        """Return an estimate of `EPProblem.gradients` from the surrogate of a batch."""
         # Zero, so that parameters without effect have a gradient too.
-        value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
+        value = surrogate(basis) + sum(0.0 * leaf.sum() for leaf in leaves.values())
         gradients = torch.autograd.grad(value, leaves.values())
         gradients = self.propagation.rows.sum(*gradients)
-        return free.with_prior(dict(zip(leaves, gradients, strict=True)), state.theta)
+        gradients = dict(zip(leaves, gradients, strict=True))
+        return self.problem.free.with_prior(gradients, state.theta)

@@ -13,6 +13,7 @@ class Draw:
 
     units: torch.Tensor  # (u,): sampled units, as `MeanBases.sampled` takes them
     coordinates: torch.Tensor  # (k,): indices of the coefficients that belong to these units
+    drawn: torch.Tensor  # (k,): the same on the CPU, where their values are known without a wait
     scale: torch.Tensor  # (k,): inverse of each coefficient's inclusion probability
     values: torch.Tensor  # (b, k): values of the functions at the rows of the minibatch
     support: torch.Tensor  # (p, k): values of the functions at the support rows
@@ -32,16 +33,17 @@ def draw(bases, support_bases, n_units, X, support, generator):
     edges = torch.linspace(0, bases.n_units, n_units + 1, dtype=torch.float64).long()
     lengths = edges.diff()
     uniform = torch.rand(n_units, dtype=torch.float64, generator=generator)
-    units = to_device(edges[:-1] + (uniform * lengths).long(), X.device)
-    coordinates, n_exact = bases.coordinates(units)
-    copies = (len(coordinates) - n_exact) // max(n_units, 1)
+    units = edges[:-1] + (uniform * lengths).long()
+    drawn, n_exact = bases.coordinates(units)
+    units, coordinates = (to_device(index, X.device) for index in (units, drawn))
+    copies = (len(drawn) - n_exact) // max(n_units, 1)
     scale = torch.cat([lengths.repeat(copies), lengths.new_ones(n_exact)])
     scale = to_device(scale, X.device, torch.float64)
     if support_bases is bases:
         values = bases.sampled(torch.cat([X, support]), units).split([len(X), len(support)])
     else:
         values = bases.sampled(X, units), support_bases.sampled(support, units)
-    return Draw(units, coordinates, scale, *values)
+    return Draw(units, coordinates, drawn, scale, *values)
 
 
 def rows_term(f, f_tilde, var, linear, precision):

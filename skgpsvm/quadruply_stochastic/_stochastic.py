@@ -142,12 +142,12 @@ class StochasticSteps(Stage):
         this rank's part of it, and ``index`` its part of the minibatch.
         """
         c = self.bound.n_latents
-        X, y, weights = self.rows.take(index)
+        X, y, weights = batch = self.rows.take(index)
         estimates = self._estimate_latents(state, X, self._generator)
         index = to_device(index, X.device)
         auxiliary = state.auxiliary[index]
         if self._limits is not None:
-            (gradient,) = self.rows.sum(self._hyper_gradient(state, index, estimates))
+            (gradient,) = self.rows.sum(self._hyper_gradient(state, batch, auxiliary, estimates))
             state.hyper_gradient += gradient
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
         multiplicity = self._row_multiplicity(state, weights)
@@ -321,10 +321,10 @@ class StochasticSteps(Stage):
     # Hyperparameters
 
     @torch.enable_grad()
-    def _hyper_gradient(self, state, index, estimates):
+    def _hyper_gradient(self, state, batch, auxiliary, estimates):
         """Estimate the ELBO's gradient in theta and the logarithms of the noise, (t + s,)."""
         c, k = self.bound.n_latents, len(state.theta)
-        X, y, weights = self.rows.take(index)
+        X, y, weights = batch
         point = torch.cat([state.theta, state.noise]).requires_grad_()
         bound, bases, basis = self._model_at(*point.split([k, len(point) - k]))
         values = [bases.sampled(X, each.units) for each in estimates.draws]
@@ -338,8 +338,7 @@ class StochasticSteps(Stage):
         var = covariance.variances(state, X, estimates.draws[0], values[0], f)
         f_i, f_j = (each[:, :c] for each in f)
         multiplicity = self._row_multiplicity(state, weights)
-        sites = bound.sites(y, state.auxiliary[index])
-        linear, precision, constant = (part.double() for part in sites)
+        linear, precision, constant = (part.double() for part in bound.sites(y, auxiliary))
         value = rows_term(f_i, f_j, var, multiplicity * linear, multiplicity * precision)
         if not bases.independent:
             prior = prior_term(bases, *estimates.draws, state.coef[:c])
@@ -390,10 +389,11 @@ class StochasticSteps(Stage):
         c, k = self.bound.n_latents, self._covariance.n_dense
         gradients = self._coefficient_gradients(state, estimates, linear, precision)
         # Functions in both draws get the sum of both gradients.
-        every = torch.cat([each.coordinates for each in draws])
-        at, inverse = torch.unique(every, return_inverse=True)
-        places = torch.arange(len(every), device=every.device)
-        first = places.new_full((len(at),), len(every)).scatter_reduce(0, inverse, places, "amin")
+        every = torch.cat([each.drawn for each in draws])
+        merged, inverse = torch.unique(every, return_inverse=True)
+        places = torch.arange(len(every))
+        first = places.new_full(merged.shape, len(every)).scatter_reduce(0, inverse, places, "amin")
+        at, inverse, first = (to_device(part, coef.device) for part in (merged, inverse, first))
         gradient = coef.new_zeros(len(coef), len(at))
         gradient.index_add_(1, inverse, torch.cat(gradients, 1))
         rate = torch.full_like(gradient, self._rate * options.decayed(state))
