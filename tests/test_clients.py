@@ -1,11 +1,12 @@
 """Other libraries and the estimators; tests of a library are skipped where it is missing."""
 
 import every_estimator
+import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_iris, make_friedman1
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import all_estimators
@@ -172,3 +173,39 @@ def test_shap_explains_predictions():
     explained = shap.Explainer(model.predict, X[:10])(X[:2])
     total = explained.values.sum(1) + explained.base_values
     np.testing.assert_allclose(total, model.predict(X[:2]), atol=1e-8)
+
+
+# Searches whose fits run in other processes
+
+
+@pytest.fixture
+def dask_workers():
+    """Start two workers of dask, each with one thread."""
+    distributed = pytest.importorskip("distributed")
+    options = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
+    with distributed.Client(n_workers=2, **options):
+        yield
+
+
+@pytest.fixture
+def ray_workers():
+    """Start two workers of ray."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False)
+    pytest.importorskip("ray.util.joblib").register_ray()
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_searches_on_a_cluster_have_the_scores_of_one_process(backend, request):
+    request.getfixturevalue(f"{backend}_workers")
+    model = make_pipeline(StandardScaler(), BayesianSVC(max_iter=3, random_state=0))
+    grid = {"bayesiansvc__n_inducing": [4, 8], "bayesiansvc__random_state": [0, 1]}
+    search = GridSearchCV(model, grid, cv=2, scoring="neg_log_loss")
+    X, y = load_iris(return_X_y=True)
+    expected = search.fit(X, y).cv_results_["mean_test_score"]
+    with joblib.parallel_backend(backend):
+        found = search.fit(X, y).cv_results_["mean_test_score"]
+    assert_array_equal(found, expected)
+    assert len(set(expected)) == 4

@@ -4,14 +4,20 @@ pytest itself runs the blocks with prompts and output (`--doctest-glob`). The da
 for granted are made here.
 """
 
+import os
 import re
 import socket
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
+import joblib
+import numpy as np
 import pytest
 import torch.distributed as dist
 from abilities import table
+from sklearn.datasets import load_breast_cancer
 
 import skgpsvm
 
@@ -76,9 +82,9 @@ def test_the_table_of_what_estimators_take_is_that_of_the_code():
     assert table() in (ROOT / "doc/user_guide/core.rst").read_text("utf-8")
 
 
-def blocks(text):
-    """Yield the number of the first line, and the code, of each Python block."""
-    pattern = r"^( *)\.\. code-block:: python\n\n((?:(?:\1 +.*)?\n)+)"
+def blocks(text, language="python"):
+    """Yield the number of the first line, and the code, of each block in a language."""
+    pattern = rf"^( *)\.\. code-block:: {language}\n\n((?:(?:\1 +.*)?\n)+)"
     for found in re.finditer(pattern, text, re.M):
         yield text.count("\n", 0, found.start(2)), textwrap.dedent(found[2])
 
@@ -92,12 +98,15 @@ def run(code, names):
             raise
 
 
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
 @pytest.fixture
 def one_process(monkeypatch, tmp_path):
     """Set what torchrun sets in a group of one process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, **address}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(tmp_path)
@@ -135,3 +144,36 @@ def test_every_block_of_the_guide_runs():
     for page in GUIDE:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"^(?!\s*\.\. ).*::$", text, re.M), page.name
+
+
+# Commands of SLURM on one machine: `srun` starts its command once for each of two nodes.
+SRUN = '#!/bin/bash\n"$@" &\n"$@" && wait $!\n'
+SCONTROL = "#!/bin/bash\n[ \"$*\" = 'show hostnames' ] && printf 'localhost\\nother\\n'\n"
+
+
+def test_the_script_for_slurm_runs_with_stand_ins_for_its_commands(tmp_path):
+    """Two nodes of one process end with the model of one process that has all rows."""
+    text = (ROOT / "doc/user_guide/many_machines.rst").read_text("utf-8")
+    [train] = [code for _, code in blocks(text) if code.startswith("# train.py")]
+    [(_, script)] = blocks(text, "bash")
+    for there, here in {"=4": "=2", "=16": "=1", "29500": free_port()}.items():
+        assert there in script
+        script = script.replace(there, str(here))
+    (tmp_path / "train.py").write_text(SHARD.replace("60]", "60][rank::2]") + train)
+    for name, command in {"srun": SRUN, "scontrol": SCONTROL}.items():
+        (tmp_path / name).write_text(command)
+        (tmp_path / name).chmod(0o755)
+    path = os.pathsep.join((str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]))
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "7"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    X, y = load_breast_cancer(return_X_y=True)
+    whole = skgpsvm.EPClassifier(random_state=0).fit(X[:60], y[:60])
+    shared = joblib.load(tmp_path / "ep.joblib")
+    np.testing.assert_allclose(shared.predict_proba(X), whole.predict_proba(X), rtol=0, atol=1e-9)

@@ -63,6 +63,20 @@ def test_datasets_of_hdf5_files_are_sources(chunks, tmp_path):
         assert_array_equal(predictive_entropy(model, rows), predictive_entropy(model, X))
 
 
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("chunks", [(250, 3), (30, 2)])
+def test_arrays_of_zarr_are_sources(chunks, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    X, y = table()
+    rows = zarr.create_array(tmp_path / "rows.zarr", shape=X.shape, dtype=X.dtype, chunks=chunks)
+    rows[:] = X
+    model, whole = SVGPRegressor(**FEW).fit(rows, y), SVGPRegressor(**FEW).fit(X, y)
+    assert_array_equal(model.predict(rows), whole.predict(X))
+    rows[7, 1] = np.nan
+    with pytest.raises(ValueError, match="Row 7 of X: Input X contains NaN"):
+        model.fit(rows, y)
+
+
 def test_columns_that_a_file_lacks_are_told(pa, tmp_path):
     X, _ = table()
     written(pa, tmp_path, named(X))
