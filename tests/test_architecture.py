@@ -77,7 +77,9 @@ FORBIDDEN_CALL = re.compile(
     r"|(np|numpy)\.random\.seed"
     r"|torch(\.\w+)*\.(seed|manual_seed)(_all)?"  # methods of a generator are allowed
     r"|torch\.(set_(default|num|float32|deterministic|flush)_\w+|use_deterministic_algorithms)"
+    r"|torch\.backends(\.\w+)+"  # contexts and functions that set switches, such as `cudnn.flags`
 )
+LIBRARIES = {"np", "numpy", "sklearn", "torch"}  # their attributes are switches of the process
 
 # This call is undone: fused GPU operations can draw only from the device's generator.
 PUT_BACK = {"_isolation": {"torch.cuda.manual_seed"}}
@@ -123,6 +125,13 @@ def called_names(path):
             yield ast.unparse(node.func)
 
 
+def assigned_names(path):
+    """Return the dotted names of all attributes to which a module assigns."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield ast.unparse(node)
+
+
 # These import the methods' estimators; every other module is shared.
 OF_ALL_METHODS = PACKAGE / "__init__.py", PACKAGE / "persistence.py"
 METHODS = imported_owners(PACKAGE / "__init__.py")
@@ -164,6 +173,7 @@ def test_nothing_prints_or_touches_global_state(path):
     found = {name for name in called_names(path) if FORBIDDEN_CALL.fullmatch(name)}
     assert found == PUT_BACK.get(location(path), set())
     assert not found or "torch.cuda.set_rng_state" in called_names(path)
+    assert not [name for name in assigned_names(path) if name.split(".")[0] in LIBRARIES]
 
 
 @each_module()
@@ -188,6 +198,7 @@ def test_imports_are_read_correctly(tmp_path, monkeypatch):
         "from .. import kernels\n"
         "def f():\n"
         "    from .._linalg import cholesky\n"
+        "    torch.backends.cudnn.allow_tf32 = self.x[0] = False\n"
     )
     monkeypatch.setitem(globals(), "PACKAGE", package)
     assert list(imported_names(module)) == [
@@ -199,3 +210,4 @@ def test_imports_are_read_correctly(tmp_path, monkeypatch):
     ]
     assert imported_owners(module) == {"method", "kernels", "_linalg"}
     assert owner(module) == "method"
+    assert list(assigned_names(module)) == ["torch.backends.cudnn.allow_tf32"]

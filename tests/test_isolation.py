@@ -106,6 +106,7 @@ def state_of_the_process():
         "gradients": torch.is_grad_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul": torch.get_float32_matmul_precision(),
+        "convolutions": torch.backends.cudnn.allow_tf32,
         "threads": sorted((lib["filepath"], lib["num_threads"]) for lib in threadpool_info()),
     }
 
