@@ -28,6 +28,7 @@ from ._hyperparameters.initialization import (
     with_lengths,
 )
 from ._hyperparameters.priors import JointPrior, SignalPrior, default_prior
+from ._inference.elbo_learning import DifferentiableAscent
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import GivenNoise, RegressionNoise, noise_entries
@@ -279,3 +280,20 @@ def collapsed_elbo_at(model, rows, theta, with_gradient):
     if of_noise.any():
         gradient[of_noise] = by_noise
     return value, gradient
+
+
+def converged_elbo_at(likelihood, model, rows, theta, with_gradient):
+    """Return the ELBO of the best posterior at the inducing points of a fitted model.
+
+    The sweeps start from the sites of the fitted posterior. Parameters of the likelihood, given as
+    sites, are kept. See `evidence_at` for the other parameters.
+    """
+    tensors = model.state(rows.device)
+    likelihood, bases = likelihood.at(tensors["noise"]), (model, model.at_theta(theta))
+    fitted, ascent = (
+        DifferentiableAscent(likelihood, part.basis(rows.device), rows) for part in bases
+    )
+    sites = fitted.sites(fitted.init(tensors["mean"], tensors["root"]))
+    state = ascent.posterior_of(*sites)
+    value = ascent.converge(state)
+    return value, ascent.value_and_gradient(state)[1]["theta"] if with_gradient else None

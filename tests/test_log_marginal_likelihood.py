@@ -1,12 +1,16 @@
 """The evidence as a function of the hyperparameters, and functions that optimize it."""
 
+import warnings
+
 import numpy as np
 import oracles
 import pytest
 from numpy.testing import assert_allclose
 from problems import assert_all_close
 from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
@@ -18,6 +22,7 @@ from skgpsvm.solvers import InterleavedEP, NaturalGradient
 
 KERNEL = 2.0 * RBF([1.0, 1.5], [(1e-2, 1e2), (1e-2, 1e2)])
 WITH_NOISE = WhiteKernel(0.1) + KERNEL
+OTHER = 10.0 * RBF([0.5, 0.5])
 SPARSE = {"n_inducing": 12, "max_iter": 2}
 
 
@@ -88,6 +93,95 @@ def test_value_at_the_fit_is_its_elbo(more):
     assert model.log_marginal_likelihood(X=X, y=y) == pytest.approx(model.elbo_, abs=1e-5)
 
 
+def labels_of(y, n_classes):
+    return np.digitize(y, [3.0] if n_classes == 2 else [2.5, 3.5])
+
+
+def targets(likelihood, y):
+    signal = (y - 3) / 2
+    transforms = {
+        "poisson": lambda f: np.round(np.exp(f)),
+        "negative_binomial": lambda f: np.round(np.exp(f)),
+        "gamma": np.exp,
+        "beta": expit,
+    }
+    return transforms.get(likelihood, lambda f: y)(signal)
+
+
+CLASSIFIERS = [("softmax", 2), ("softmax", 3), ("probit", 2), ("robust_max", 3)]
+OF_OTHER_NOISE = ["laplace", "student_t", "heteroscedastic"]
+OF_LINKS = ["poisson", "negative_binomial", "gamma", "beta"]
+WITHOUT_CLOSED_FORM = [
+    *(
+        pytest.param(SVGPClassifier(likelihood=name), k, id=f"{name} {k}")
+        for name, k in CLASSIFIERS
+    ),
+    *(
+        pytest.param(SVGPRegressor(likelihood=name), 0, id=name)
+        for name in OF_OTHER_NOISE + OF_LINKS
+    ),
+]
+
+
+def fitted_without_closed_form(model, n_classes, n_inducing=12):
+    X, y = problem()
+    y = labels_of(y, n_classes) if n_classes else targets(model.likelihood, y)
+    model = clone(model).set_params(n_inducing=n_inducing, random_state=0)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        return model.fit(X, y), {"X": X, "y": y}
+
+
+@pytest.mark.parametrize(("model", "n_classes"), WITHOUT_CLOSED_FORM)
+def test_value_without_closed_form_is_the_elbo(model, n_classes):
+    model, data = fitted_without_closed_form(model, n_classes)
+    assert model.log_marginal_likelihood_value_ == model.elbo_
+    value = model.log_marginal_likelihood(**data)
+    # The fit ends once its means hardly move. Its softmax has fewer draws.
+    atol = 0.5 if n_classes == 3 and model.likelihood == "softmax" else 1e-2
+    assert value == pytest.approx(model.elbo_, abs=atol)
+    again = model.log_marginal_likelihood(model.kernel_.theta, **data)
+    assert again == value
+
+
+@pytest.mark.parametrize(("model", "n_classes"), WITHOUT_CLOSED_FORM)
+def test_gradient_without_closed_form_is_that_of_finite_differences(model, n_classes):
+    model, data = fitted_without_closed_form(model, n_classes)
+    data["sample_weight"] = np.linspace(0.5, 1.5, len(data["y"]))
+    theta = away(model)
+    value, gradient = model.log_marginal_likelihood(theta, eval_gradient=True, **data)
+    assert value == model.log_marginal_likelihood(theta, **data)
+    ends = [
+        [model.log_marginal_likelihood(theta + sign * step, **data) for sign in (1, -1)]
+        for step in 1e-3 * np.eye(len(theta))
+    ]
+    # Expectations of the softmax are over draws, and those of Student-t noise by few nodes for its
+    # tails: errors of derivatives are not derivatives of errors.
+    atol = {"softmax 3": 0.03, "student_t 0": 0.2}.get(f"{model.likelihood} {n_classes}", 1e-3)
+    differences = [(up - down) / 2e-3 for up, down in ends]
+    assert_allclose(gradient, differences, rtol=1e-3, atol=atol)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_elbo_of_classes_does_not_depend_on_the_fit(n_classes):
+    """The sweeps end at the same posterior, whichever they start from."""
+    X, y = problem()
+    data = {"X": X, "y": labels_of(y, n_classes)}
+    parts = {"mean": "zero", "optimizer": None, "inducing_points": X}
+    near, far = (SVGPClassifier(kernel, **parts).fit(*data.values()) for kernel in (KERNEL, OTHER))
+    value = near.log_marginal_likelihood(**data)
+    assert far.log_marginal_likelihood(KERNEL.theta, **data) == pytest.approx(value, abs=1e-5)
+
+
+def test_elbo_of_classes_is_slightly_below_the_evidence():
+    X, y = problem()
+    parts = {"mean": "zero", "optimizer": None, "inducing_points": X}
+    labels = labels_of(y, 2)
+    model = SVGPClassifier(KERNEL, likelihood="probit", **parts).fit(X, labels)
+    evidence = EPClassifier(KERNEL, **parts).fit(X, labels)
+    gap = evidence.log_marginal_likelihood() - model.log_marginal_likelihood(X=X, y=labels)
+    assert 0 < gap < 0.1
+
+
 def test_errors_and_absence():
     X, y = problem()
     model = fitted(KERNEL, X, y)
@@ -95,8 +189,9 @@ def test_errors_and_absence():
         model.log_marginal_likelihood(model.kernel_.theta)
     with pytest.raises(ValueError, match=r"theta has shape \(1,\), but kernel_.theta has shape"):
         model.log_marginal_likelihood([0.0], X=X, y=y)
-    for other in (SVGPRegressor(likelihood="laplace"), SVGPClassifier(), DecoupledGPRegressor()):
-        assert not hasattr(other, "log_marginal_likelihood")
+    assert not hasattr(DecoupledGPRegressor(), "log_marginal_likelihood")
+    with pytest.raises(NotFittedError):
+        SVGPClassifier().log_marginal_likelihood()
 
 
 def test_one_theta_may_be_that_of_every_class():

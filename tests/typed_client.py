@@ -85,7 +85,8 @@ def classification(X: np.ndarray, texts: csr_array, labels: list[str]) -> None:
     assert_type(svc.decision_function(X), np.ndarray)
     assert_type(svc.sample_proba(X, 10, random_state=None), np.ndarray)
     counts = {0: 1, 1: 3}
-    SVGPClassifier(likelihood="probit", class_weight=counts, optimizer=None)
+    gp = SVGPClassifier(likelihood="probit", class_weight=counts, optimizer=None)
+    assert_type(gp.log_marginal_likelihood(X=X, y=labels), float)
     QSRVMClassifier(class_weight="balanced", covariance="chevron", dtype="float32")
     ep = EPClassifier(solver=InterleavedEP(rule="sign")).fit(X, labels)
     assert_type(ep.log_marginal_likelihood(), float)

@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from .._fitting import SparseState, Stage
 from .._linalg import add_gram, mirror
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
+from ..exceptions import warn
 from .coordinate_ascent import CoordinateAscent
 from .latent_ascent import LatentAscent, LatentRows
 
@@ -20,6 +22,8 @@ _LEAST_OF_SWEEP = 0.3  # of that, which the last sweep of an evaluation gains
 # further sweeps would not change the order of the two.
 _SHARE_OF_DISTANCE = 0.1
 _MAX_SWEEPS = 20
+# `DifferentiableAscent.converge`: nats per row that the last sweep gains, and limit of the sweeps
+_ROUNDING_GAIN, _MANY_SWEEPS = 1e-9, 200
 
 
 @dataclass(kw_only=True)
@@ -38,6 +42,24 @@ class DifferentiableAscent(CoordinateAscent):
 
     Every latent must be active in every row.
     """
+
+    def converge(self, state):
+        """Sweep until the ELBO of a state no longer changes; return the ELBO.
+
+        A ConvergenceWarning says if 200 sweeps do not suffice.
+        """
+        little = _ROUNDING_GAIN * self.rows.total_weight
+        for _ in range(_MANY_SWEEPS):
+            before = self.natural_sweep(state)
+            value = self.elbo(state)
+            if abs(value - before) <= max(little, self._slack(value)):
+                return value
+        warn(
+            f"The ELBO at the given theta has not converged within {_MANY_SWEEPS} sweeps; the last "
+            f"one changed it by {value - before:.1e} nats. Its gradient may be inaccurate.",
+            ConvergenceWarning,
+        )
+        return value
 
     def noise_gradient(self, state, likelihood, noise):
         """Return the gradient of the ELBO in the likelihood's parameters, posterior held, (q,).

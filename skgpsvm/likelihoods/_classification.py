@@ -86,6 +86,7 @@ class Softmax(Likelihood):
 
     step = 0.7
     relative = coupled = True
+    n_points = 64  # of expectations, half of the draws
 
     def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
@@ -93,8 +94,8 @@ class Softmax(Likelihood):
     def expected_log_prob(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
     ) -> torch.Tensor:
-        true = mean.gather(-1, _index(y, mean))[..., 0]
-        log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
+        true, given = mean.gather(-1, _index(y, mean))[..., 0], (mean, var, self.n_points)
+        log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], *given)
         return true - log_sum[..., 0]
 
     def expected_terms(
@@ -112,7 +113,8 @@ class Softmax(Likelihood):
             return torch.cat([log_sum[None], p.mean(-1), squares])
 
         c = mean.shape[-1]
-        log_sum, p, squares = _over_draws(moments, mean, var).split([1, c, c], -1)
+        parts = _over_draws(moments, mean, var, self.n_points)
+        log_sum, p, squares = parts.split([1, c, c], -1)
         index = _index(y, mean)
         value = (mean.gather(-1, index) - log_sum)[..., 0]
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
@@ -136,7 +138,8 @@ class Softmax(Likelihood):
             products = p @ p.mT / p.shape[-1]
             return (products - torch.diag_embed(p.mean(-1))).flatten(1).T
 
-        return _over_draws(second, mean, var).unflatten(-1, (-1, mean.shape[-1]))
+        found = _over_draws(second, mean, var, self.n_points)
+        return found.unflatten(-1, (-1, mean.shape[-1]))
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         def log_mean(f):
@@ -152,7 +155,7 @@ class Softmax(Likelihood):
         return _over_draws(average, mean, var, _PREDICTIVE_POINTS)
 
 
-def _over_draws(function, mean, var, n_points=64):
+def _over_draws(function, mean, var, n_points):
     """Reduce latent draws (c, b, s) to (k, b) by a function, in blocks of rows.
 
     Classes come first and draws last, since a reduction over a short last axis is slow. The result

@@ -16,6 +16,7 @@ from .._hyperparameters.elbo_search import learn_from_best
 from .._hyperparameters.initialization import at_points
 from .._inference.natural_gradient import NaturalGradientInference
 from .._isolation import isolated
+from .._noise import RegressionNoise
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LIKELIHOODS, VARYING_NOISE
 from .._sparse import (
@@ -36,7 +37,6 @@ from .._typing import (
     Optimizer,
     RandomStateLike,
     RegressionLikelihood,
-    available_if,
     ndarray,
 )
 from .._variational import (
@@ -44,6 +44,7 @@ from .._variational import (
     check_regression_parameters,
     check_variational_parameters,
     collapsed_elbo_at,
+    converged_elbo_at,
     elbo_attributes,
     family_problem,
     natural_sweep,
@@ -65,17 +66,6 @@ _MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
 SolverLike = Literal["auto", "exact", "collapsed"] | StepsLike | Exact | Collapsed
-
-
-def _has_evidence(estimator):
-    """Return True if the noise is Gaussian; raise AttributeError otherwise."""
-    if estimator.likelihood != "gaussian":
-        raise AttributeError(
-            "log_marginal_likelihood needs Gaussian noise; got "
-            f"likelihood={estimator.likelihood!r}, for which elbo_ is a lower bound at the learned "
-            "hyperparameters."
-        )
-    return True
 
 
 class SVGPRegressor(GPRegressor):
@@ -340,7 +330,6 @@ class SVGPRegressor(GPRegressor):
         noise_variance: ArrayLike | None = None,
     ) -> tuple[float, ndarray]: ...
 
-    @available_if(_has_evidence)
     @isolated()
     def log_marginal_likelihood(
         self,
@@ -354,10 +343,10 @@ class SVGPRegressor(GPRegressor):
     ) -> float | tuple[float, ndarray]:
         """Return the log evidence, or a lower bound on it, also at other hyperparameters.
 
-        It is that of the normalized y: the exact log evidence if every row is an inducing point,
-        and otherwise the collapsed ELBO. Inducing points are held fixed, and so is the noise
-        unless it is a `WhiteKernel` of the kernel. Only with Gaussian noise. If several processes
-        share the rows, all must call it.
+        It is that of the normalized y: the exact log evidence if every row is an inducing point and
+        the noise is Gaussian, and otherwise the ELBO of the best posterior. Inducing points are
+        held fixed, and so is the likelihood, except for a `WhiteKernel` of the kernel. If several
+        processes share the rows, all must call it.
 
         Parameters
         ----------
@@ -386,10 +375,22 @@ class SVGPRegressor(GPRegressor):
 
         Notes
         -----
-        Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9; Titsias (2009), eq. 9.
+        Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9; Titsias (2009), eq. 9. Other noise
+        has no closed form: natural gradients find the posterior, until their steps gain less than
+        1e-9 nats per row. Its expectations are by quadrature, whose error the gradient of Student-t
+        noise shows: it is about 1 % off.
         """
         data, more = (X, y, sample_weight), {"noise_variance": noise_variance}
-        return evidence_at(self, collapsed_elbo_at, "elbo_", theta, eval_gradient, *data, **more)
+        return evidence_at(self, self._elbo_at, "elbo_", theta, eval_gradient, *data, **more)
+
+    def _elbo_at(self, *point):
+        """Return the ELBO and its gradient in theta; see `evidence_at`."""
+        if self._likelihood == "gaussian":
+            return collapsed_elbo_at(*point)
+        if self._likelihood in FAMILIES:
+            return converged_elbo_at(family_sites(self._likelihood, self._n_outputs), *point)
+        noise = RegressionNoise(likelihood=self._likelihood, n_outputs=self._n_outputs)
+        return converged_elbo_at(noise.sites(), *point)
 
     def _make_likelihood(self):
         if self._has_noise():
