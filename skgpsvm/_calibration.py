@@ -83,8 +83,8 @@ class _Fitted:
             prior, prior_precision = best, precision
 
             def penalized(values):
-                pull = prior_precision @ (values - prior)
-                penalty = 0.5 * pull @ (values - prior), pull, prior_precision
+                prior_gradient = prior_precision @ (values - prior)
+                penalty = 0.5 * prior_gradient @ (values - prior), prior_gradient, prior_precision
                 return tuple(a + b for a, b in zip(derivatives(values), penalty, strict=True))
 
             best, hessian = _minimum(penalized, prior, weight.new_tensor(bounds))
@@ -218,11 +218,13 @@ def _minimum(function, start, bounds):
     point, (value, gradient, hessian) = start, function(start)
     for _ in range(_NEWTON_STEPS):
         outward = torch.where(gradient > 0, point <= bounds[:, 0], point >= bounds[:, 1])
-        slope = gradient.masked_fill(outward, 0)
+        gradient = gradient.masked_fill(outward, 0)
         held = outward[:, None] | outward
         values, vectors = torch.linalg.eigh(hessian.masked_fill(held, 0))
-        step = vectors @ ((vectors.T @ slope) / values.abs().clamp_min(1e-10 + 1e-6 * abs(value)))
-        if slope @ step <= _MIN_DECREASE * abs(value):
+        step = vectors @ (
+            (vectors.T @ gradient) / values.abs().clamp_min(1e-10 + 1e-6 * abs(value))
+        )
+        if gradient @ step <= _MIN_DECREASE * abs(value):
             break
         for _ in range(_MAX_HALVINGS):
             new_point = (point - step).clamp(*bounds.unbind(-1))
@@ -281,9 +283,9 @@ def _power_derivatives(log_ratios, base, targets, weights, values):
     mean = (log_q.exp() * logits).sum(1, keepdim=True)
     variance = (log_q.exp() * (logits - mean).square()).sum(1)
     own = targets[:, None]
-    slope = (mean - logits.gather(1, own))[:, 0]
+    gradient = (mean - logits.gather(1, own))[:, 0]
     loss = -(weights @ log_q.gather(1, own)[:, 0])
-    return loss, (weights @ slope)[None], (weights @ (variance + slope))[None, None]
+    return loss, (weights @ gradient)[None], (weights @ (variance + gradient))[None, None]
 
 
 def argmax_scores(mean, var):

@@ -22,7 +22,7 @@ JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
 # A step of L-BFGS-B that gains less ends the round: in units of tol, nats per row of the rows and
 # of some more, since a hundredth of a nat tells nothing of any number of rows.
-_LEAST_GAIN, _MORE_ROWS = 0.01, 300
+_MIN_GAIN, _MORE_ROWS = 0.01, 300
 _MAX_REPEATS = 10  # of rows at inducing points, in the mean
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
 
@@ -158,7 +158,7 @@ class _EqualNoisePart:
         sums = self._rows.sum(self._gram, self._cross, self._residuals)
         jitter = gram_rounding(len(self._gram), self._rows.dtype)
         known = self._squares, self._weight, self._noise, jitter
-        self.value, *self._slopes = collapsed_elbo(*sums, *known)
+        self.value, *self._derivatives = collapsed_elbo(*sums, *known)
 
     @property
     def left(self):
@@ -167,7 +167,7 @@ class _EqualNoisePart:
 
     def right(self, n_projected):
         """Return the factor (p + t, p) of the derivatives in the features, see `pull_back`."""
-        by_gram, by_cross, by_residuals, _ = self._slopes
+        by_gram, by_cross, by_residuals, _ = self._derivatives
         right = torch.cat([2 * by_gram, by_cross.T])
         # The squares of projected features are subtracted from the residuals.
         right[:n_projected].diagonal().sub_(2 * by_residuals)
@@ -182,11 +182,11 @@ class _EqualNoisePart:
         p = len(self._gram)
         torch.mul(weights[:, None], A, out=left[:, :p])
         torch.mul(weights[:, None], y.to(A.dtype), out=left[:, p:])
-        return self._slopes[2].to(A.dtype) * weights
+        return self._derivatives[2].to(A.dtype) * weights
 
     def by_noise(self):
         """Return the derivatives in the logarithms of the noise variances, after `pull_back`."""
-        return self._slopes[3]
+        return self._derivatives[3]
 
 
 class _KnownNoisePart(_EqualNoisePart):
@@ -236,7 +236,7 @@ class _KnownNoisePart(_EqualNoisePart):
 
     def pull_back(self, left, targets, weights, A, residual):
         y, smaller, shares = self._read(targets, weights)
-        by_gram, by_cross, by_residuals, _ = self._slopes
+        by_gram, by_cross, by_residuals, _ = self._derivatives
         features = A.double()
         by_weights = ((features @ by_gram) * features).sum(1) + features @ by_cross[:, 0] * y
         by_weights += by_residuals * residual - 0.5 * y.square() / self._noise.exp()
@@ -325,7 +325,7 @@ class CollapsedLearning(Stage):
             return value, Hyperparameters(*gradients)._asdict()
 
         weight = self.bound.weight.item()
-        least_gain = _LEAST_GAIN * self.tol * (weight + _MORE_ROWS)
+        least_gain = _MIN_GAIN * self.tol * (weight + _MORE_ROWS)
         free.maximize(value_and_gradients, state, least_gain, self.n_steps)
         state.gain = (state.objective - first) / weight
 

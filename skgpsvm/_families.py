@@ -15,7 +15,7 @@ from .likelihoods import Beta, Gamma, NegativeBinomial, Poisson
 INITIAL_DISPERSION = 0.5
 # Trapezoidal rule over Gaussian logarithms of the mean: its reach in standard deviations, and the
 # least and the largest number of nodes.
-_REACH, _LEAST_NODES, _MOST_NODES = 6.0, 32, 1024
+_REACH, _MIN_NODES, _MAX_NODES = 6.0, 32, 1024
 _TOL = 1e-9  # of quantiles, relative
 
 
@@ -126,7 +126,7 @@ def _n_nodes(likelihood, dispersion, mean, variance):
         largest = np.clip(mean + 2 * std, 0, LOG.reach)
         width = np.sqrt((0 if likelihood == "poisson" else width**2) + np.exp(-largest))
     wanted = 2 * _REACH / 1.5 * std / np.maximum(width, np.finfo(float).tiny)
-    wanted = np.clip(wanted, _LEAST_NODES, _MOST_NODES)
+    wanted = np.clip(wanted, _MIN_NODES, _MAX_NODES)
     return 2 ** np.ceil(np.log2(wanted)).astype(int)
 
 

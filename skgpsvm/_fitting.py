@@ -18,7 +18,7 @@ from ._data import to_tensor
 from ._distributed import check_equal, gather, rank, run_on_all_ranks
 from .exceptions import DivergenceError, warn
 
-_MOST_NAMED = 3  # stages that a warning lists
+_MAX_NAMED = 3  # stages that a warning lists
 
 
 @dataclass
@@ -229,8 +229,8 @@ class Run:
         vars(self._estimator).update(attributes)
         if self._unconverged:
             names = [repr(name) for name in self._unconverged]
-            rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            stages = f"stage{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMED])}{rest}"
+            rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+            stages = f"stage{'s' * (len(names) > 1)} {', '.join(names[:_MAX_NAMED])}{rest}"
             warn(
                 f"{type(self._estimator).__name__} reached "
                 f"max_iter={max(self._unconverged.values())} before its change fell below tol, in "

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from .exceptions import NotPositiveDefiniteError
 
-_LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
+_MIN_SLOPE = 1e-8  # of a rejected step, relative to the objective
 _ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
 _ADADELTA_DECAY, _ADADELTA_EPSILON = 0.9, 1e-5
 _MAX_STEPS = 50  # of L-BFGS-B on a few parameters of held-out rows
@@ -54,16 +54,16 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
         nonlocal best
         point = torch.tensor(x, dtype=start.dtype, device=start.device)
         value, gradient = _evaluated(value_and_gradient, point, required=best is None)
-        loss, slope = -value, -gradient.cpu().numpy()
+        loss, gradient = -value, -gradient.cpu().numpy()
         if best is not None and value == -math.inf:
             # With t from 0 at the best point to 1 at this one, and s the slope in t at 0:
             # loss + s t - 2 s t^2, which is loss - s with slope -3 s at t = 1.
             move = x - best[2]
-            slope_along = min(best[1] @ move, -_LEAST_SLOPE * max(1.0, abs(best[0])))
-            return best[0] - slope_along, -3 * slope_along * move / (move @ move)
+            slope = min(best[1] @ move, -_MIN_SLOPE * max(1.0, abs(best[0])))
+            return best[0] - slope, -3 * slope * move / (move @ move)
         if best is None or loss < best[0]:
-            best = loss, slope, x.copy()
-        return loss, slope
+            best = loss, gradient, x.copy()
+        return loss, gradient
 
     losses = []
 

@@ -8,7 +8,7 @@ from .exceptions import NotPositiveDefiniteError
 
 _RADIUS = 1.0  # of the trust region at most: hyperparameters are logarithms
 _MEMORY = 5  # steps that correct the information
-_LEAST_CURVATURE = 0.2  # of a corrected information, relative to that before
+_MIN_CURVATURE = 0.2  # of a corrected information, relative to that before
 _RIDGE = 1e-3  # precision of entries without information
 
 
@@ -80,8 +80,8 @@ def _corrected(hess, pairs):
     for step, fall in pairs:
         moved = hess @ step
         usual, found = step @ moved, step @ fall
-        if found < _LEAST_CURVATURE * usual:
-            share = (1 - _LEAST_CURVATURE) * usual / (usual - found)
+        if found < _MIN_CURVATURE * usual:
+            share = (1 - _MIN_CURVATURE) * usual / (usual - found)
             fall = torch.lerp(moved, fall, share)
         hess = hess - torch.outer(moved, moved) / usual + torch.outer(fall, fall) / (step @ fall)
     return hess
@@ -105,8 +105,8 @@ def _bounded_step(gradient, hess, ends):
         if out.any():
             free &= ~out
             continue
-        slope = gradient - hess @ step
-        inward = torch.where(step == low, slope, torch.where(step == high, -slope, 0.0))
+        residual = gradient - hess @ step
+        inward = torch.where(step == low, residual, torch.where(step == high, -residual, 0.0))
         inward = torch.where(low < high, inward, 0.0)
         if not (inward > 0).any():
             break

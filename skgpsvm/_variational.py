@@ -42,7 +42,7 @@ MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
 # Lower bounds of the dispersion: of amounts, relative to that which noise of their link implies,
 # and of counts, where it adds so much to the variance at the mean of y.
-_LEAST_OF_AMOUNTS, _LEAST_OF_COUNTS = 0.5, 0.05
+_MIN_SHARE_OF_AMOUNTS, _MIN_SHARE_OF_COUNTS = 0.5, 0.05
 _MEAN_VARIANCE_OF_LINKS = 100.0  # the same where y is not normalized, and the latents are its link
 # Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
 # latent functions ends at a linear model.
@@ -184,23 +184,23 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     start = replace(start, noise=(), mean=None, root=None)
     if len(sparse.likelihood.parameters()):
         dispersion = family.dispersion(variance, means)
-        least = _least_dispersion(rows, dispersion, family.is_count)
+        least = _min_dispersion(rows, dispersion, family.is_count)
         limits = math.log(least), PARAMETER_BOUNDS[1]
         found = replace(found, noise=replace(found.noise, given=GivenNoise(least, limits)))
         start = replace(start, noise=tuple(dispersion.clamp_min(least).log().tolist()))
     return found, [at_gaussian_posterior(start, variance, links)]
 
 
-def _least_dispersion(rows, dispersion, is_count):
+def _min_dispersion(rows, dispersion, is_count):
     """Return a lower bound of the dispersion, given those (t,) that noise of the link implies.
 
     Amounts that are equal in rows alike would be followed without any dispersion. Where that of
     counts hardly adds to the variance of Poisson counts, its gradient vanishes.
     """
     if not is_count:
-        return _LEAST_OF_AMOUNTS * dispersion.min().item()
+        return _MIN_SHARE_OF_AMOUNTS * dispersion.min().item()
     total = rows.sum(rows.weights @ rows.targets)[0].max().item()
-    return _LEAST_OF_COUNTS * rows.total_weight / max(total, 1.0)
+    return _MIN_SHARE_OF_COUNTS * rows.total_weight / max(total, 1.0)
 
 
 def _links(rows, family):

@@ -83,7 +83,7 @@ def test_other_rows_and_batches_change_nothing(monkeypatch):
     whole = epig(Process(2), X, targets)
     # The same numbers are summed in another order.
     np.testing.assert_allclose(epig(Process(2), X[7:9], targets), whole[7:9], rtol=1e-9)
-    monkeypatch.setattr(_epig, "_MOST_ROWS", 7)
+    monkeypatch.setattr(_epig, "_MAX_ROWS", 7)
     np.testing.assert_allclose(epig(Process(2), X, targets), whole, rtol=1e-9)
     assert (epig(Process(2), X, targets, random_state=1) != whole).any()
 

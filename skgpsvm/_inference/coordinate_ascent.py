@@ -266,8 +266,8 @@ class CoordinateAscent:
         def value_and_gradient(mean):
             # Terms of the ELBO that depend on the means.
             value, gradient = loss(mean)
-            pull = linear - self._by_prior(mean)
-            return 0.5 * (mean * (linear + pull)).sum() - value, pull - gradient
+            by_prior = linear - self._by_prior(mean)
+            return 0.5 * (mean * (linear + by_prior)).sum() - value, by_prior - gradient
 
         precondition = preconditioner(state.root, precision, self.likelihood.relative)
         mean, first = ascend_means(value_and_gradient, state.mean, precondition, self._slack)
@@ -290,8 +290,8 @@ class CoordinateAscent:
             for index, var in zip(chunks, variances, strict=True):
                 A, _, y, weights = self.batch(index)
                 latents = A @ mean.to(A.dtype).T
-                losses, slopes = self.likelihood.loss_and_gradient(y, latents, var)
-                gradient += (weights[:, None] * slopes).T @ A
+                losses, gradients = self.likelihood.loss_and_gradient(y, latents, var)
+                gradient += (weights[:, None] * gradients).T @ A
                 total = total + (weights @ losses).double()
             gradient, total = self.rows.sum(gradient, total)
             return total, gradient
@@ -351,15 +351,15 @@ class CoordinateAscent:
         difference of their latents is twice as large, and that in the sum vanishes: steps of the
         sites are too long in one direction, and too short in the other.
         """
-        start, before, parts, slopes = state.mean, self.elbo(state), [], 0.0
+        start, before, parts, by_loss = state.mean, self.elbo(state), [], 0.0
         for index in self.rows.chunks():
             sites, design, _ = self.batch_sites(index, state)
             A, residual, _, weights = self.batch(index)
             var = residual[:, None] + design.variance(state.root)
             hessian = self.likelihood.hessian(design.means(start), var)
             parts.append((A, weights[:, None, None] * hessian))
-            slopes = slopes + design.total(weights[:, None] * sites.gradient)
-        gradient = self.prior[1] - self._by_prior(start) - self.rows.sum(slopes)[0]
+            by_loss = by_loss + design.total(weights[:, None] * sites.gradient)
+        gradient = self.prior[1] - self._by_prior(start) - self.rows.sum(by_loss)[0]
 
         def product(step):
             by_rows = sum(times(hessian, A @ step.to(A.dtype).T).T @ A for A, hessian in parts)

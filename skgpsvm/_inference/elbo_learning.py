@@ -16,8 +16,8 @@ from .latent_ascent import LatentAscent, LatentRows
 
 # The last step of L-BFGS-B gains less than this, in units of tol: 0.001 nats per row by default, of
 # the rows and as many more, since a tenth of a nat tells nothing of any number of rows.
-_LEAST_GAIN, _MORE_ROWS = 0.1, 100
-_LEAST_OF_SWEEP = 0.3  # of that, which the last sweep of an evaluation gains
+_MIN_GAIN, _MORE_ROWS = 0.1, 100
+_MIN_GAIN_OF_SWEEP = 0.3  # of that, which the last sweep of an evaluation gains
 # An evaluation also ends once a sweep gains less than this share of the distance to the best ELBO:
 # further sweeps would not change the order of the two.
 _SHARE_OF_DISTANCE = 0.1
@@ -100,8 +100,8 @@ class DifferentiableAscent(CoordinateAscent):
             sites, _, _ = self.batch_sites(index, state)
             loss = loss + (weights * sites.loss).sum().double()
             kept.append([weights[:, None] * part for part in (sites.precision, sites.linear)])
-            slopes = (part.chunk(len(bases), 1) for part in (sites.gradient, sites.curvature))
-            groups = zip(bases, features, totals, *slopes, *moments, strict=True)
+            derivatives = (part.chunk(len(bases), 1) for part in (sites.gradient, sites.curvature))
+            groups = zip(bases, features, totals, *derivatives, *moments, strict=True)
             for one, A, total, gradient, curvature, mean, covariances in groups:
                 m, p = one.n_projected, one.size
                 A, eye = A[:, :p], torch.eye(p, dtype=X.dtype, device=A.device)
@@ -162,7 +162,7 @@ class ElboLearning(Stage):
         self._values = LatentRows(self.rows) if every_row else None
         self._dtype = dtype or rows.dtype
         self.free, self._learns_noise = free, "noise" in free.names
-        self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
+        self._least_gain = _MIN_GAIN * tol * (rows.total_weight + _MORE_ROWS)
 
     def init(self, start):
         """Return the state with the sites at the prior, or at the posterior of a start."""
@@ -186,7 +186,7 @@ class ElboLearning(Stage):
         for _ in range(_MAX_SWEEPS):
             before = ascent.natural_sweep(posterior)
             value = ascent.elbo(posterior)
-            little = _LEAST_OF_SWEEP * self._least_gain
+            little = _MIN_GAIN_OF_SWEEP * self._least_gain
             if math.isfinite(best):
                 little = max(little, _SHARE_OF_DISTANCE * abs(value - best))
             if value - before < little:

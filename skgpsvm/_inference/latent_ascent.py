@@ -15,7 +15,7 @@ from .mean_steps import times
 
 _MAX_HALVINGS = 10
 _ROUNDING = 1e-9
-_LEAST_PRECISION = 1e-9  # of a site, relative to the mean precision of the prior
+_MIN_PRECISION = 1e-9  # of a site, relative to the mean precision of the prior
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LatentPart:
         """
         sums = K.new_zeros(2, precision.shape[1], len(K))
         sums.index_add_(2, group, torch.stack([precision.T, linear.T]))
-        scale = sums[0].clamp_min(_LEAST_PRECISION / K.diagonal().mean()).sqrt()
+        scale = sums[0].clamp_min(_MIN_PRECISION / K.diagonal().mean()).sqrt()
         B = K * (scale[:, :, None] * scale[:, None, :])
         B.diagonal(dim1=-2, dim2=-1).add_(1.0)
         chol = cholesky(B, "precision of the latent values", jitter=0.0)

@@ -34,7 +34,7 @@ class InterleavedState(AscentState):
     """State of coordinate ascent or natural gradients interleaved with Adam."""
 
     generator: torch.Tensor  # state of the random generator
-    # Memory of the steps for each trained parameter; empty before the first
+    # Memory of the steps for each learned parameter; empty before the first
     adam: dict = field(default_factory=dict)
     # Factor of Adam's learning rate, halved after each pass that is undone; natural gradients only
     rate_factor: float = 1.0
@@ -51,7 +51,7 @@ class GradientState(SparseState):
     # (c, p, p): root with the logarithm of its diagonal, as `upper_root` takes it
     raw_root: torch.Tensor
     generator: torch.Tensor  # state of the random generator
-    # Memory of the steps for each trained parameter; empty before the first
+    # Memory of the steps for each learned parameter; empty before the first
     adam: dict = field(default_factory=dict)
     rate_factor = 1.0
     change: float = math.inf  # relative change of the means in the last epoch
@@ -67,7 +67,7 @@ class AdamSteps:
         As `torch_kernels` returns them.
     rows : WeightedDataset
     free : Free
-        Fields of the state to train: some of theta, noise, Z, mean and raw_root.
+        Fields of the state to learn: some of theta, noise, Z, mean and raw_root.
     learning_rate : float
     rule : str
         Key of `STEPS`.
@@ -77,7 +77,7 @@ class AdamSteps:
 
     def __init__(self, likelihood, kernels, rows, free, learning_rate, rule="adam", jitter=1e-6):
         self.likelihood, self.kernels, self.rows = likelihood, kernels, rows
-        self.free, self.trained, self.learning_rate = free, free.names, learning_rate
+        self.free, self.learning_rate = free, learning_rate
         self._bounds = {"theta": free.theta_bounds.unbind(-1), "noise": free.noise_bounds}
         self._units, self._step, self._jitter = {"Z": free.scale}, STEPS[rule], jitter
 
@@ -85,20 +85,20 @@ class AdamSteps:
     def run(self, state, batches):
         """Take one step per minibatch; return the mean estimate of the ELBO.
 
-        The trained fields of the state and its ``adam`` are replaced.
+        The learned fields of the state and its ``adam`` are replaced.
         """
-        units = {name: self._units.get(name, 1.0) for name in self.trained}
+        units = {name: self._units.get(name, 1.0) for name in self.free.names}
         leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
         rate, memory, total = self.learning_rate * state.rate_factor, dict(state.adam), 0.0
         for index in batches:
             tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
             objective = self._objective(replace(state, **tensors), index)
             scaled = objective / self.rows.total_weight
-            slopes = torch.autograd.grad(scaled, [*leaves.values()], materialize_grads=True)
-            value, *slopes = self.rows.sum(objective.detach(), *slopes)
+            gradients = torch.autograd.grad(scaled, [*leaves.values()], materialize_grads=True)
+            value, *gradients = self.rows.sum(objective.detach(), *gradients)
             with torch.no_grad():
-                for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
-                    step, memory[name] = self._step(memory.get(name), slope, rate)
+                for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+                    step, memory[name] = self._step(memory.get(name), gradient, rate)
                     leaf += step
                     if name in self._bounds:
                         leaf.clamp_(*self._bounds[name])
@@ -114,7 +114,7 @@ class AdamSteps:
         Where ranks share the rows, it is the term of this rank; the sum of all is the estimate.
         """
         X, y, weights = self.rows.take(index)
-        root = upper_root(state.raw_root) if "raw_root" in self.trained else state.root
+        root = upper_root(state.raw_root) if "raw_root" in self.free.names else state.root
         parts = self.basis(state)(X), y, weights, (state.mean, root), self.rows
         log_prior = self.free.log_prior(state.theta) / self.rows.n_shards
         return log_prior + minibatch_elbo(self.likelihood.at(state.noise), *parts)
@@ -210,7 +210,7 @@ class CoordinateInference(_Inference):
     @property
     def is_exact(self):
         """True if one sweep finds the posterior from any start."""
-        all_rows = self.batch_size is None and not self.adam.trained
+        all_rows = self.batch_size is None and not self.adam.free.names
         return all_rows and self.ascent.likelihood.conjugate
 
     def init(self, start):
@@ -225,7 +225,7 @@ class CoordinateInference(_Inference):
 
     def _learning(self, state):
         """Return whether Adam steps are still to come."""
-        return bool(self.adam.trained) and state.n_sweeps < LEARNING_SHARE * self.max_iter
+        return bool(self.adam.free.names) and state.n_sweeps < LEARNING_SHARE * self.max_iter
 
     def step(self, state):
         """Pass over the rows; the objective is the ELBO before it, or the mean of its estimates."""

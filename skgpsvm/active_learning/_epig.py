@@ -12,9 +12,9 @@ from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_number
 from ._scores import _latent_moments, _normal_draws, latent_model, rows_of, stacked, table
 
-_MOST_ROWS = 256  # whose joint covariance with the targets is taken at a time
+_MAX_ROWS = 256  # whose joint covariance with the targets is taken at a time
 _N_TARGETS = 100
-_LEAST_SHARE = 1e-10  # of the largest eigenvalue; less is rounding error
+_MIN_SHARE = 1e-10  # of the largest eigenvalue; less is rounding error
 
 
 def epig(
@@ -77,7 +77,7 @@ def epig(
             "or leave targets out."
         )
     drawn = _Targets(classifier, targets, n_samples, rng)
-    batches = gen_batches(X.shape[0], drawn.most_rows)
+    batches = gen_batches(X.shape[0], drawn.max_rows)
     return np.concatenate([drawn.information(rows_of(X, batch)) for batch in batches])
 
 
@@ -96,7 +96,7 @@ class _Targets:
         model, mean, cov = self._moments(rows)
         t, c = mean.shape
         values, vectors = np.linalg.eigh(cov)
-        usable = values > _LEAST_SHARE * values[:, -1:]
+        usable = values > _MIN_SHARE * values[:, -1:]
         root = np.sqrt(np.where(usable, values, 0))
         inverse = np.divide(1, root, where=usable, out=np.zeros_like(root))
         self._whitening = vectors * inverse[:, None]
@@ -105,7 +105,7 @@ class _Targets:
         deviations = self._joint @ (vectors * root[:, None]).transpose(0, 2, 1)
         self._p = model.predict_proba_from_latent(mean + np.moveaxis(deviations, 0, 2))
         numbers = max(t * self._p.shape[2] ** 2, n_samples * c)
-        self.most_rows = min(_MOST_ROWS, block_rows(numbers, CACHED_BLOCK))
+        self.max_rows = min(_MAX_ROWS, block_rows(numbers, CACHED_BLOCK))
 
     def information(self, rows):
         """Return the mean mutual information between the labels of rows and targets, (n,)."""

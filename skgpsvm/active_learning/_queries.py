@@ -27,9 +27,9 @@ from ._scores import (
     variation_ratio,
 )
 
-_LEAST_SHARE = 1e-8  # of a variance; less is rounding error
+_MIN_SHARE = 1e-8  # of a variance; less is rounding error
 _PROPOSALS = 64  # points proposed at a time
-_MOST_PROPOSALS = 100  # for each point to choose
+_MAX_PROPOSALS = 100  # for each point to choose
 
 
 def _check_number_of(n_instances, n):
@@ -183,7 +183,7 @@ def _drawn(classifier, X, scores, n_instances, rng):
 
     weights = (scores / scores.max()) ** 2 if scores.any() else np.ones(len(scores))
     ends, chosen = np.cumsum(weights), np.empty(0, dtype=int)
-    for _ in range(math.ceil(_MOST_PROPOSALS * n_instances / _PROPOSALS)):
+    for _ in range(math.ceil(_MAX_PROPOSALS * n_instances / _PROPOSALS)):
         proposed = np.searchsorted(ends, rng.uniform(0, ends[-1], _PROPOSALS), side="right")
         index = np.concatenate([chosen, proposed])
         chosen = _accepted(index, covariance(index), len(chosen), n_instances, rng)
@@ -210,7 +210,7 @@ def _accepted(index, cov, n_known, most, rng):
     now = np.diagonal(cov, axis1=1, axis2=2)
     left, rows, accepted = now.copy(), [], []
     for i, point in enumerate(index):
-        usable = left[:, i] > _LEAST_SHARE * now[:, i]
+        usable = left[:, i] > _MIN_SHARE * now[:, i]
         share = np.divide(left[:, i], now[:, i], where=usable, out=np.zeros(len(now))).mean()
         if i >= n_known and (rng.uniform() >= share or point in accepted):
             continue

@@ -34,7 +34,7 @@ _POWERS = (-2.0, 4.0)
 # New rows outside a range: more than this many, and more than this share, are told of.
 _MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 _N_NEAR = 5  # neighbors on either side that a point mass is compared with
-_LEAST_OTHERS = 4  # different numbers besides sentinels
+_MIN_OTHERS = 4  # different numbers besides sentinels
 _ROUNDING = 1e-9  # relative, of a sum of weights
 
 
@@ -370,7 +370,7 @@ def _without_ends(values, enough):
     ``enough`` is whether enough rows have each number.
     """
     n, gaps = len(values), np.diff(values)
-    for k in range(1, n - _LEAST_OTHERS + 1):
+    for k in range(1, n - _MIN_OTHERS + 1):
         if enough[:k].all() and gaps[k - 1] > DEFAULTS.sentinel_gap * (values[-1] - values[k]):
             return k, n
         if enough[-k:].all() and gaps[-k] > DEFAULTS.sentinel_gap * (values[-k - 1] - values[0]):

@@ -71,11 +71,11 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
         rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
         lengths, of_pairs = own["length"][:n_effects], own["length"][n_effects:]
         log_noise, *of_noise = log_prior_of_deviations(own["noise"], rate)
-        pull = rate * (-0.5 * lengths).exp()
-        densities = math.log(rate / 2) - 0.5 * lengths - pull
+        penalty = rate * (-0.5 * lengths).exp()
+        densities = math.log(rate / 2) - 0.5 * lengths - penalty
         of_lengths = [
             torch.cat([part, torch.zeros_like(of_pairs)])
-            for part in (0.5 * (pull - 1), 0.25 * pull)
+            for part in (0.5 * (penalty - 1), 0.25 * penalty)
         ]
         parts = zip((slopes, information), of_noise, of_lengths, strict=True)
         found = [part | {"noise": noise, "length": length} for part, noise, length in parts]

@@ -240,7 +240,7 @@ class DescentState(State):
     # so that it stays when later rows have another scale.
     scale: torch.Tensor
     generator: torch.Tensor  # state of the random generator
-    # Adam's first and second moments of each trained parameter
+    # Adam's first and second moments of each learned parameter
     moments: dict = field(default_factory=dict)
     n_steps: int = 0  # minibatches so far
     n_seen: float = 0.0  # total weight of the rows seen
@@ -260,7 +260,7 @@ class StochasticDescent(Stage):
         Rows in a minibatch, and columns of the bases' kernel matrix in its estimate.
     learning_rate : float
         gamma_0; step t is ``gamma_0 / (1 + 0.1 sqrt(t))``.
-    trained : sequence of str
+    free : sequence of str
         Which of `PARTS` are learned.
     limits : dict of tuple
         Lower and upper limits of ``theta`` and ``noise``.
@@ -271,12 +271,10 @@ class StochasticDescent(Stage):
     Source: Cheng and Boots (2017), Algorithm 1.
     """
 
-    def __init__(
-        self, bound, rows, max_bases, batch_size, learning_rate, trained, limits, generator
-    ):
+    def __init__(self, bound, rows, max_bases, batch_size, learning_rate, free, limits, generator):
         self.bound, self.rows, self._max_bases = bound, rows, max_bases
         self._batch_size, self._learning_rate = batch_size, learning_rate
-        self._trained, self._limits, self._generator = trained, limits, generator
+        self._free, self._limits, self._generator = free, limits, generator
 
     def init(self, theta, noise, n_columns, scale):
         """Return the first state, which has no bases; each has ``n_columns`` numbers."""
@@ -334,8 +332,8 @@ class StochasticDescent(Stage):
         Bases that are new have moments of zero.
         """
         parameters, scale = state.parameters, state.scale
-        trained = [name for name in self._trained if name in parameters]
-        units = {name: _unit(name, parameters[name], scale) for name in trained}
+        free = [name for name in self._free if name in parameters]
+        units = {name: _unit(name, parameters[name], scale) for name in free}
         leaves = {name: (parameters[name] / unit).requires_grad_() for name, unit in units.items()}
         size = self.bound.n_bases(parameters)
         columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
@@ -343,18 +341,18 @@ class StochasticDescent(Stage):
         columns, part = to_device(columns, X.device), self.rows.shard
         value = self.bound.value(parameters | moved, X, y, weights, ratio, columns, part)
         rate = self._learning_rate / (1 + 0.1 * math.sqrt(state.n_steps + 1))
-        slopes = torch.autograd.grad(value, [*leaves.values()], allow_unused=True)
-        slopes = {name: s for name, s in zip(leaves, slopes, strict=True) if s is not None}
-        value, *sums = self.rows.sum(value.detach(), *slopes.values())
-        slopes = dict(zip(slopes, sums, strict=True))
+        gradients = torch.autograd.grad(value, [*leaves.values()], allow_unused=True)
+        gradients = {name: s for name, s in zip(leaves, gradients, strict=True) if s is not None}
+        value, *sums = self.rows.sum(value.detach(), *gradients.values())
+        gradients = dict(zip(gradients, sums, strict=True))
         with torch.no_grad():
             for name, leaf in leaves.items():
-                if (slope := slopes.get(name)) is not None:
+                if (gradient := gradients.get(name)) is not None:
                     none = leaf.new_zeros([0] * leaf.ndim)
                     moments = [
                         _padded(m, leaf.shape) for m in state.moments.get(name, (none, none))
                     ]
-                    step, memory = adam_step((state.n_steps, *moments), slope, rate)
+                    step, memory = adam_step((state.n_steps, *moments), gradient, rate)
                     leaf += step
                     _, *state.moments[name] = memory
                 if name in self._limits and leaf.numel():

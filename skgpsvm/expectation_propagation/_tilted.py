@@ -115,14 +115,14 @@ class TiltedMoments:
         weights = terms.softmax(0)
         scale = (1 + residual).sqrt()
         ratio, _ = probit_ratios(y * nodes / scale)
-        slope = power * y * ratio / scale
-        grad = (weights * slope).sum(0)
+        derivative = power * y * ratio / scale
+        grad = (weights * derivative).sum(0)
         deviation = nodes - (weights * nodes).sum(0)
         raised = {
             "log_z": terms.logsumexp(0),
             "grad": grad,
-            "neg_hess": -(weights * deviation * (slope - grad)).sum(0) / var,
-            "grad_residual": -0.5 * (weights * slope * nodes).sum(0) / scale.square(),
+            "neg_hess": -(weights * deviation * (derivative - grad)).sum(0) / var,
+            "grad_residual": -0.5 * (weights * derivative * nodes).sum(0) / scale.square(),
             "_rest": (weights * deviation.square()).sum(0) / var,
         }
         for name, value in raised.items():

@@ -140,9 +140,9 @@ class JointTraining(Stage):
                 # Only in the first step: a backward pass takes twice as long in this context.
                 with nullcontext() if i else self._random.refusing():
                     (objective / self.rows.total_weight).backward()
-                slopes = self.rows.sum(*(_slope(parameters) for parameters, _ in groups))
-                steps = zip(groups, slopes, memory, strict=True)
-                memory = [_ascend(*group, slope, each, decay) for group, slope, each in steps]
+                gradients = self.rows.sum(*(_gradient(parameters) for parameters, _ in groups))
+                steps = zip(groups, gradients, memory, strict=True)
+                memory = [_ascend(*group, gradient, each, decay) for group, gradient, each in steps]
                 self._clamp()
                 total = total + objective.detach().double()
         average_buffers(self.network, before, self.rows)
@@ -237,16 +237,16 @@ class JointTraining(Stage):
         return {name: value.clone() for name, value in self.network.state_dict().items()}
 
 
-def _slope(parameters):
+def _gradient(parameters):
     """Return the gradients of some parameters, as one vector."""
-    slopes = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
-    return torch.cat([slope.ravel() for slope in slopes])
+    gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
+    return torch.cat([gradient.ravel() for gradient in gradients])
 
 
 @torch.no_grad()
-def _ascend(parameters, rate, slope, memory, decay):
+def _ascend(parameters, rate, gradient, memory, decay):
     """Take a step of Adam on some parameters, given their gradient; return its new memory."""
-    step, memory = adam_step(memory, slope.to(parameters[0].dtype), rate * decay)
+    step, memory = adam_step(memory, gradient.to(parameters[0].dtype), rate * decay)
     parts = step.split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter += part.view_as(parameter)

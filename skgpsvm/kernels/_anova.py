@@ -55,8 +55,8 @@ class _OneFeature(Kernel):
             K = k(X, Z, theta.requires_grad_())
             # The gradient of a weighted sum of entries is linear in the weights.
             weights = torch.zeros_like(K, requires_grad=True)
-            (slope,) = torch.autograd.grad(K, theta, weights, create_graph=True)
-            (gradient,) = torch.autograd.grad(slope.sum(), weights)
+            (weighted,) = torch.autograd.grad(K, theta, weights, create_graph=True)
+            (gradient,) = torch.autograd.grad(weighted.sum(), weights)
         return K.detach().numpy(), gradient.numpy()[:, :, np.newaxis]
 
     @isolated()

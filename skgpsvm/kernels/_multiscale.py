@@ -234,12 +234,12 @@ class _BothScaled(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, slope):
+    def backward(ctx, adjoint):
         *points, K = ctx.saved_tensors
         sides = _sides(*points)
-        slopes = by_A, by_a, by_B, by_b = [torch.zeros_like(part) for part in points]
+        adjoints = by_A, by_a, by_B, by_b = [torch.zeros_like(part) for part in points]
         for rows in _blocks(K):
-            by_log = slope[rows] * K[rows]
+            by_log = adjoint[rows] * K[rows]
             by_a[rows] += 0.5 * by_log.sum(1, keepdim=True)
             by_b += 0.5 * by_log.sum(0)[:, None]
             for j, (x, half, z, other_half) in enumerate(zip(*sides, strict=True)):
@@ -251,7 +251,7 @@ class _BothScaled(torch.autograd.Function):
                 by_difference = ratio.mul_(by_log)
                 by_A[rows, j] = -by_difference.sum(1)
                 by_B[:, j] += by_difference.sum(0)
-        return tuple(slopes)
+        return tuple(adjoints)
 
 
 def _blocks(K):

@@ -62,7 +62,7 @@ def _squared_exponential(sq):
     return torch.neg(sq, out=spare(sq)).exp2_()
 
 
-def _squared_exponential_slope(sq):
+def _squared_exponential_derivative(sq):
     """The derivative of 2^-sq is -log(2) 2^-sq."""
     K = sq.neg().exp2_()
     return K, K
@@ -94,13 +94,13 @@ class RadialProfile(NamedTuple):
     factor: float  # the function is of sq, the squared distance times this factor
     # Takes sq (n, m), which it may overwrite, and shape parameters; returns values (n, m)
     function: Callable
-    # Takes sq alone; returns the values, and the derivatives in sq divided by ``slope``
-    with_slope: Callable | None = None
-    slope: float = 1.0
+    # Takes sq alone; returns the values, and the derivatives in sq divided by ``derivative_unit``
+    with_derivative: Callable | None = None
+    derivative_unit: float = 1.0
 
 
 RBF_PROFILE = RadialProfile(
-    1 / math.log(4), _squared_exponential, _squared_exponential_slope, -math.log(2)
+    1 / math.log(4), _squared_exponential, _squared_exponential_derivative, -math.log(2)
 )
 
 
@@ -156,27 +156,27 @@ class _Stationary(TorchKernel):
         takes no product with the rows.
         """
         profile = self._profile
-        if profile.with_slope is None:
+        if profile.with_derivative is None:
             return super().vjp(X, Z, theta, points)
         scale = self.per_feature(self._scale, theta, X) / math.sqrt(profile.factor)
         A, B = _scaled(X, Z, scale)
         sq = _distance_to_sparse(X, Z, scale) if X.is_sparse else _squared_distance(A, B)
-        K, slope = profile.with_slope(sq)
+        K, derivative = profile.with_derivative(sq)
 
         def pull_back(adjoint):
-            W = adjoint * slope
+            W = adjoint * derivative
             if not (points or scale.ndim):
                 by_theta = torch.zeros_like(theta)
                 for position in self._position.values():
-                    by_theta[position] = (-2 * profile.slope) * (W * sq).sum().to(theta)
+                    by_theta[position] = (-2 * profile.derivative_unit) * (W * sq).sum().to(theta)
                 return by_theta, theta.new_zeros(())
             columns, at_A = W.sum(0)[:, None] * B, W.T @ A
             by_theta = torch.zeros_like(theta)
             for position in self._position.values():
                 squares = W.sum(1) @ A.square() + ((columns - 2 * at_A) * B).sum(0)
-                by_scale = (-2 * profile.slope) * squares.to(theta)
+                by_scale = (-2 * profile.derivative_unit) * squares.to(theta)
                 by_theta[position] = by_scale if scale.ndim else by_scale.sum()
-            return by_theta, (2 * profile.slope) * (columns - at_A) / scale
+            return by_theta, (2 * profile.derivative_unit) * (columns - at_A) / scale
 
         return K, pull_back
 

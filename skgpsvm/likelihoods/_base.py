@@ -210,7 +210,7 @@ def capped_exp(f, most=_MAX_LOG):
     return torch.exp(f - beyond) * (1 + beyond)
 
 
-def capped_exp_slope(f, most=_MAX_LOG):
+def capped_exp_derivative(f, most=_MAX_LOG):
     """Return the derivative of `capped_exp`."""
     return f.clamp_max(most).exp()
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from .._quadrature import expect, gauss_hermite, log_expect, safe_std
 from .._typing import ArrayLike
-from ._base import Likelihood, capped_exp, capped_exp_slope, log_parameter
+from ._base import Likelihood, capped_exp, capped_exp_derivative, log_parameter
 
 _NEWTON_STEPS = 6  # reach the mode to rounding from anywhere
 
@@ -47,8 +47,8 @@ class Poisson(Likelihood):
     def expected_terms(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        slope = capped_exp_slope(mean + 0.5 * var)
-        return self.expected_log_prob(y, mean, var), y - slope, -slope
+        expected = capped_exp_derivative(mean + 0.5 * var)
+        return self.expected_log_prob(y, mean, var), y - expected, -expected
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return _log_marginal_mass(y, mean, var).sum(-1)
@@ -107,8 +107,8 @@ class Gamma(_Dispersed):
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         shape, g, _ = self._as_count(y, mean)
-        slope = capped_exp_slope(g + 0.5 * var)
-        return self.expected_log_prob(y, mean, var), slope - shape, -slope
+        expected = capped_exp_derivative(g + 0.5 * var)
+        return self.expected_log_prob(y, mean, var), expected - shape, -expected
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         shape, g, constant = self._as_count(y, mean)
@@ -287,7 +287,7 @@ def _posterior_mode(y, mean, std):
     for _ in range(_NEWTON_STEPS):
         u = u - (u + u.exp() - target) / (1 + u.exp())
     f = u - log_var
-    mode = torch.where(std < 1, std * (y - capped_exp_slope(f)), (f - mean) / std)
+    mode = torch.where(std < 1, std * (y - capped_exp_derivative(f)), (f - mean) / std)
     return mode, (1 + u.exp()).rsqrt()
 
 

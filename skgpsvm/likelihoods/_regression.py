@@ -12,7 +12,7 @@ from .._typing import ArrayLike
 from ._base import (
     Likelihood,
     capped_exp,
-    capped_exp_slope,
+    capped_exp_derivative,
     log_expected_decay,
     log_parameter,
 )
@@ -143,9 +143,9 @@ class Heteroscedastic(Likelihood):
         exponent = 0.5 * nu - log_var
         precision = capped_exp(exponent, _MAX_LOG_PRECISION)
         squares = residual.square() + v + self.rounding
-        pull = 0.5 * squares * capped_exp_slope(exponent, _MAX_LOG_PRECISION)
-        first = torch.cat([residual * precision, pull - 0.5], -1)
-        second = -torch.cat([precision, pull], -1)
+        curvature = 0.5 * squares * capped_exp_derivative(exponent, _MAX_LOG_PRECISION)
+        first = torch.cat([residual * precision, curvature - 0.5], -1)
+        second = -torch.cat([precision, curvature], -1)
         return self.expected_log_prob(y, mean, var), first, second
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:

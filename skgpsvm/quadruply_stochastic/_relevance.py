@@ -352,10 +352,10 @@ class RelevanceSweeps(Stage):
             if not bound.fixed_precision:
                 square = square + self._variances(state, values)
             auxiliary = bound.auxiliary(y, mean, square)
-            slope, precision, constant = bound.sites(y, auxiliary)
-            row_loss = (0.5 * precision * square - slope * mean).sum(1) - constant
+            linear_term, precision, constant = bound.sites(y, auxiliary)
+            row_loss = (0.5 * precision * square - linear_term * mean).sum(1) - constant
             loss += weights[:, 0] @ row_loss
-            linear += (weights * slope * unit).T @ values
+            linear += (weights * linear_term * unit).T @ values
             if is_new:
                 for total, w in zip(products, (weights * precision * unit).T, strict=False):
                     total += (w[:, None] * values).T @ values
