@@ -2,7 +2,8 @@
 
 Evans and Nair (2020), section 5.3, with range, noise and length scales of the guide, which the
 paper does not state. Then a pass of stochastic steps over many rows and functions, in a process of
-its own. Run ``python -m benchmarks.relevance_steps [--quick]``. Times are of one thread.
+its own. Run ``python -m benchmarks.relevance_steps [--quick] [--memory]``; with ``--memory``, such
+passes of several sizes alone. Times are of one thread.
 """
 
 import argparse
@@ -26,7 +27,9 @@ KERNEL = RBF(1.5, "fixed")
 # The paper's sizes of minibatches, draws and support rows.
 SIZES = {"batch_size": 100, "n_sampled_basis": 250, "n_support": 250}
 PAPER = {"step": "adagrad", "control_variate": "gram", "gradient": "plain"}
-LARGE_ROWS, LARGE_FUNCTIONS, D = 1_000_000, 100_000, 8
+# Numbers of rows and functions; the last is also what the report of all models has.
+LARGE = (10_000, 1000), (100_000, 10_000), (1_000_000, 1000), (1_000_000, 100_000)
+D = 8
 
 
 def methods(passes):
@@ -57,6 +60,29 @@ def measured(model, seed):
     return np.sqrt(np.mean(error**2)), vectors, np.sqrt(model.noise_variance_), seconds
 
 
+def memory(sizes):
+    """Return the table of passes over rows and functions of these sizes, each in a process."""
+    labels, rows = ["MiB before", "peak MiB", "seconds", "vectors", "R^2"], []
+    for size in sizes:
+        command = [sys.executable, "-m", "benchmarks.relevance_steps", "--large", *map(str, size)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows.append(dict(zip(labels, map(float, output.split()), strict=True)))
+    return pd.DataFrame(rows)
+
+
+def publish_memory(sizes, write):
+    """Write the report of memory against the numbers of rows and functions."""
+    frame = memory(sizes)
+    frame.insert(0, "rows", [n for n, _ in sizes])
+    frame.insert(1, "functions", [m for _, m in sizes])
+    frame["MiB above"] = frame["peak MiB"] - frame["MiB before"]
+    parts = [
+        _report.header("Relevance vector machines by stochastic steps: memory of a pass"),
+        _report.table(frame, f"Rows of {D} features in float32, default sizes of steps", digits=1),
+    ]
+    _report.publish("relevance_memory", parts, write=write)
+
+
 def large(n_rows, n_functions):
     """Print the memory and the seconds of a pass over generated rows, and the fit's R^2."""
     rng = np.random.default_rng(0)
@@ -77,13 +103,17 @@ def main():
     """Fit all models to all draws, measure memory and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    parser.add_argument("--memory", action="store_true", help="memory of large passes alone")
     parser.add_argument("--large", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.large:
         large(*options.large)
         return
+    if options.memory:
+        publish_memory(LARGE[:2] if options.quick else LARGE, write=not options.quick)
+        return
     n_draws, passes = (2, 50) if options.quick else (10, PASSES)
-    sizes = (10_000, 1000) if options.quick else (LARGE_ROWS, LARGE_FUNCTIONS)
+    size = LARGE[0] if options.quick else LARGE[-1]
     rows = []
     for name, model in methods(passes).items():
         error, vectors, noise, seconds = np.transpose([measured(model, i) for i in range(n_draws)])
@@ -92,10 +122,6 @@ def main():
         rows.append((name, error.mean(), error.max(), counts, noise.mean(), seconds.mean()))
         print(*rows[-1], flush=True)
     columns = ["model", "RMSE", "largest RMSE", "vectors", "noise", "seconds"]
-    command = [sys.executable, "-m", "benchmarks.relevance_steps", "--large", *map(str, sizes)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    labels = ["MiB before", "peak MiB", "seconds", "vectors", "R^2"]
-    memory = pd.DataFrame([map(float, output.split())], columns=labels)
     sinc = pd.DataFrame(rows, columns=columns)
     parts = [
         _report.header(
@@ -107,7 +133,9 @@ def main():
         ),
         _report.table(sinc, "Error to the truth on a grid, vectors: median and range", digits=4),
         _report.table(
-            memory, f"A pass over {sizes[0]} x {D} float32 rows with {sizes[1]} functions", digits=1
+            memory([size]),
+            f"A pass over {size[0]} x {D} float32 rows with {size[1]} functions",
+            digits=1,
         ),
     ]
     _report.publish("relevance_steps", parts, write=not options.quick)
