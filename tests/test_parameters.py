@@ -156,7 +156,8 @@ SLOW_MODES = {
     "decoupled regressor, t": DecoupledGPRegressor(
         **LEARNED, n_mean_bases=12, likelihood="student_t"
     ),
-    "decoupled classifier, learned": DecoupledGPClassifier(**LEARNED, n_mean_bases=12),
+    # A linear mean would explain these rows as well, and inducing points would change nothing.
+    "decoupled classifier, learned": DecoupledGPClassifier(**LEARNED, mean="zero", n_mean_bases=12),
     "decoupled classifier, SGD": DecoupledGPClassifier(
         **SGD, solver=StochasticGradient("decoupled", batch_size=15)
     ),
