@@ -18,6 +18,7 @@ _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is large
 _MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
 _ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
+_ORDER_DECIMALS = 9  # to which class frequencies are compared, as sums have rounding errors
 _MAX_WINSORIZED = 0.2  # maximum share of the weight of an output that is clipped
 
 
@@ -398,6 +399,28 @@ def merged_rows(X, targets, weights):
     origin = np.full(len(X), -1)
     origin[used] = group.ravel()
     return kept[first], targets[first], np.bincount(group.ravel(), weights), origin
+
+
+def class_order(X, codes, weights, n_classes):
+    """Return the place (n_classes,) of each class in an order that its label does not determine.
+
+    Classes of more weight, on all ranks, come first. Of classes of equal weight, that with the
+    smallest row does, feature by feature, given sorted rows as of `merged_rows`.
+    """
+    totals, first = sum(gather(np.bincount(codes, weights, n_classes))), []
+    with np.errstate(invalid="ignore"):  # of weights whose sum is zero or overflows
+        frequencies = np.round(totals / totals.sum(), _ORDER_DECIMALS)
+    if len(np.unique(frequencies)) < n_classes:
+        used = np.flatnonzero(weights > 0)
+        present, at = np.unique(codes[used], return_index=True)
+        rows = [np.asarray(X[i : i + 1])[0] for i in used[at]]
+        rows = [np.nan_to_num(row, nan=np.inf).tolist() for row in rows]
+        first = gather(dict(zip(present.tolist(), rows, strict=True)))
+
+    def place(k):
+        return -frequencies[k], min((rows[k] for rows in first if k in rows), default=[])
+
+    return tuple(np.argsort(sorted(range(n_classes), key=place)).tolist())
 
 
 def winsorized(targets, weights):

@@ -195,10 +195,11 @@ def regression_sites(likelihood, variance, n_outputs=None):
     return LikelihoodSites(made, made.latents_per_output * (n_outputs or len(variance)))
 
 
-def classification_sites(likelihood, n_classes):
+def classification_sites(likelihood, n_classes, order=None):
     """Return a likelihood of classification as sites.
 
-    Two classes have one latent function, except with "robust_max".
+    Two classes have one latent function, except with "robust_max". The ``order`` of the classes is
+    that of `Softmax`.
     """
     if likelihood == "robust_max":
         return LikelihoodSites(RobustMax(), n_classes)
@@ -208,7 +209,7 @@ def classification_sites(likelihood, n_classes):
         raise ValueError(
             f"likelihood='probit' is for two classes; y has {n_classes}. Use 'softmax'."
         )
-    return LikelihoodSites(Softmax(), n_classes)
+    return LikelihoodSites(Softmax(order), n_classes)
 
 
 class Predictive(NamedTuple):

@@ -1,6 +1,7 @@
 """Training rows: weights, chunks, minibatches, subsets, memory layouts, and equal rows."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_equal, rows_of, weighted_rows
 
 from skgpsvm import _data
-from skgpsvm._data import WeightedDataset, merged_rows, to_tensor, winsorized
+from skgpsvm._data import WeightedDataset, class_order, merged_rows, to_tensor, winsorized
 
 CPU = torch.device("cpu")
 N = 50  # number of rows of `weighted_rows`
@@ -232,6 +233,28 @@ def test_tamed_targets_are_near_their_median():
     # Values of a large share of the rows are not gross errors.
     partly = np.where(np.arange(100) < 60, 1e-6 * rng.normal(size=100), 3)[:, None]
     assert_array_equal(winsorized(partly, np.ones(100)), partly)
+
+
+@pytest.mark.parametrize("counts", [(5, 9, 7), (6, 6, 6), (4, 8, 4)])
+def test_order_of_classes_does_not_depend_on_labels_nor_on_rows(counts):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(3), counts)
+    X = rng.normal(size=(len(y), 2))
+    weights = rng.integers(1, 4, len(y)).astype(float) if len(set(counts)) > 2 else np.ones(len(y))
+    places = class_order(*merged_rows(X, y, weights)[:3], 3)
+    assert sorted(places) == [0, 1, 2]
+    heaviest = np.bincount(y, weights).argmax()
+    assert len(set(counts)) == 1 or places[heaviest] == 0
+    for relabelled in permutations(range(3)):
+        codes, order = np.array(relabelled)[y], rng.permutation(len(y))
+        parts = merged_rows(X[order], codes[order], weights[order])[:3]
+        assert tuple(np.array(class_order(*parts, 3))[list(relabelled)]) == places
+
+
+def test_order_of_classes_is_that_of_rows_with_positive_weight():
+    X, y = np.arange(6.0)[:, None], np.array([0, 1, 1, 0, 2, 2])
+    weights = np.array([0.0, 1, 0, 1, 1, 0])
+    assert class_order(X, y, weights, 4) == (1, 0, 2, 3)
 
 
 def test_merged_rows_are_different_and_have_the_summed_weights():

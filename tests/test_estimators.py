@@ -47,6 +47,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpsvm
 from skgpsvm import (
+    AdditiveGPClassifier,
     AdditiveGPRegressor,
     BayesianSVC,
     DecoupledGPClassifier,
@@ -289,6 +290,30 @@ def test_categorical_labels():
     X, y = blobs()
     labels = pd.Series(pd.Categorical.from_codes(y, ["lo", "mid", "hi"]))
     assert set(quick().fit(X, labels).predict(X)) <= {"lo", "mid", "hi"}
+
+
+@pytest.mark.parametrize("sizes", [(20, 20, 20), (25, 15, 20)], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianSVC(),
+        EPClassifier(),
+        SVGPClassifier(),
+        DecoupledGPClassifier(),
+        QSGPClassifier(),
+        QSRVMClassifier(),
+        AdditiveGPClassifier(interactions=None),
+    ],
+)
+def test_renamed_classes_have_their_probabilities(model, sizes):
+    X, y = blobs(75)
+    used = np.concatenate([np.flatnonzero(y == k)[:size] for k, size in enumerate(sizes)])
+    model, X, y = clone(model).set_params(random_state=0), X[used], y[used]
+    P = model.fit(X, y).predict_proba(X)
+    for order in ([2, 0, 1], [1, 0, 2]):
+        renamed = model.fit(X, np.array(order)[y]).predict_proba(X)
+        # Sums over the classes have another order. Learning enlarges these rounding errors.
+        assert_allclose(renamed[:, order], P, rtol=0, atol=1e-6)
 
 
 @modes

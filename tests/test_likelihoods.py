@@ -1077,6 +1077,29 @@ def test_softmax_is_a_distribution_of_the_labels():
     torch.testing.assert_close(p, torch.softmax(f, 1), rtol=1e-14, atol=0)
 
 
+def test_softmax_with_an_order_permutes_with_the_classes():
+    y, mean, var = rows(Softmax())
+    order = torch.tensor([2, 0, 1])
+    places = Softmax([1, 2, 0])
+    other = Softmax([places.order[k] for k in order])
+    codes = order.argsort()[y]
+    permuted = mean[:, order], var[:, order]
+    for one, two in (
+        (places.predict(mean, var)[:, order], other.predict(*permuted)),
+        (places.expected_log_prob(y, mean, var), other.expected_log_prob(codes, *permuted)),
+        (places.log_marginal(y, mean, var), other.log_marginal(codes, *permuted)),
+        (
+            places.expected_hessian(mean, var)[:, order][:, :, order],
+            other.expected_hessian(*permuted),
+        ),
+    ):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-14)
+    # Without an order, the first class has the first coordinate of the points.
+    assert (
+        Softmax().predict(*permuted) - Softmax().predict(mean, var)[:, order]
+    ).abs().max() > 1e-6
+
+
 # Bad arguments
 
 

@@ -31,7 +31,14 @@ from .._validation import (
 )
 from ._inputs import validated
 
-_FITTED = "_latents", "_fitted_parameters", "_learned", "_left_out", "_tempering"
+_FITTED = (
+    "_latents",
+    "_fitted_parameters",
+    "_learned",
+    "_left_out",
+    "_tempering",
+    "_class_order",
+)
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
 FOLLOWED = dict.fromkeys(

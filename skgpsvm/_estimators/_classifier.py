@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from .._calibration import Tempering, tempered
-from .._data import evenly_spaced, merged_rows
+from .._data import class_order, evenly_spaced, merged_rows
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
@@ -39,6 +39,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     """
 
     _tempering = Tempering()
+    _class_order = None  # see `class_order`
 
     @all_or_nothing
     def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -155,7 +156,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 f"the first call: {', or '.join(ways)}."
             )
         y = y if len(y) else y.astype(self.classes_.dtype)
-        return merged_rows(X, np.searchsorted(self.classes_, y), weights)
+        X, codes, weights, origin = merged_rows(X, np.searchsorted(self.classes_, y), weights)
+        if reset:
+            self._class_order = class_order(X, codes, weights, len(self.classes_))
+        return X, codes, weights, origin
 
     def predict(self, X: MatrixLike) -> np.ndarray:
         """Predict the most probable class of each row.
@@ -172,10 +176,17 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         codes = self.predict_proba(X).argmax(1)
         return self.classes_[codes]
 
+    def _make_likelihood(self):
+        return self._sites_of(self.likelihood)
+
+    def _sites_of(self, likelihood):
+        """Return a likelihood, by its name, as sites of the classes."""
+        return classification_sites(likelihood, len(self.classes_), self._class_order)
+
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
         n_classes, tempering = len(self.classes_), self._tempering
-        likelihood = classification_sites(self._likelihood, n_classes).likelihood
+        likelihood = self._sites_of(self._likelihood).likelihood
         tempered_by = tempering.power, tempering.log_frequencies
         return LikelihoodProbabilities(likelihood, n_classes, *tempered_by)
 

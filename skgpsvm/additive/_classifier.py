@@ -7,7 +7,6 @@ from typing import Literal, Self
 
 from .._calibration import Tempering
 from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
-from .._predictive import classification_sites
 from .._typing import ArrayLike, ClassWeight, Device, MatrixLike, RandomStateLike, available_if
 from ._base import AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
@@ -322,9 +321,6 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
                 "a model of each class against the others."
             )
         return super()._fit_model(problem, sparse)
-
-    def _make_likelihood(self):
-        return classification_sites(self.likelihood, len(self.classes_))
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = super()._fitted_attributes(models, summaries, streamed)

@@ -9,7 +9,6 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
-from .._predictive import classification_sites
 from .._solved import fit_by_conjugate_gradients, learn_classifier, with_elbo
 from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, classification_problem
@@ -183,9 +182,6 @@ class DecoupledGPClassifier(GPClassifier):
     def _check_parameters(self):
         check_decoupled_parameters(self)
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
-
-    def _make_likelihood(self):
-        return classification_sites(self.likelihood, len(self.classes_))
 
     def _fit_model(self, problem):
         if by_steps(self):

@@ -201,8 +201,9 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     def _torch_output(self):
         return partial(log_probabilities, self._class_probabilities())
 
-    def _make_likelihood(self):
-        return classification_sites(self.likelihood, len(self.classes_))
+    def _sites_of(self, likelihood):
+        # The network and the posterior start from random numbers in the order of the labels.
+        return classification_sites(likelihood, len(self.classes_))
 
     def _network_design(self):
         return NetworkDesign.of(self, CLASS_VARIANCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -82,11 +83,22 @@ class Softmax(Likelihood):
     Expectations are averages over points of a scrambled Sobol sequence and their mirror images, the
     same for all rows: 128 while learning, 512 of probabilities. With ten classes and a variance of
     5 the former are up to 0.1 nats off the expected logarithm, either way, the latter up to .01.
+
+    Parameters
+    ----------
+    order : sequence of int, default=None
+        Coordinate of the points for each class; None is the order of the codes. The points are not
+        symmetric under permutations of the classes. If the order follows a property of the classes
+        other than their codes, a permutation of the codes permutes all expectations.
     """
 
     step = 0.7
     relative = coupled = True
     n_points = 64  # of expectations, half of the draws
+
+    def __init__(self, order: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.order = None if order is None else list(order)
 
     def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
@@ -94,8 +106,8 @@ class Softmax(Likelihood):
     def expected_log_prob(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
     ) -> torch.Tensor:
-        true, given = mean.gather(-1, _index(y, mean))[..., 0], (mean, var, self.n_points)
-        log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], *given)
+        true = mean.gather(-1, _index(y, mean))[..., 0]
+        log_sum = self._over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
         return true - log_sum[..., 0]
 
     def expected_terms(
@@ -113,8 +125,7 @@ class Softmax(Likelihood):
             return torch.cat([log_sum[None], p.mean(-1), squares])
 
         c = mean.shape[-1]
-        parts = _over_draws(moments, mean, var, self.n_points)
-        log_sum, p, squares = parts.split([1, c, c], -1)
+        log_sum, p, squares = self._over_draws(moments, mean, var).split([1, c, c], -1)
         index = _index(y, mean)
         value = (mean.gather(-1, index) - log_sum)[..., 0]
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
@@ -138,35 +149,34 @@ class Softmax(Likelihood):
             products = p @ p.mT / p.shape[-1]
             return (products - torch.diag_embed(p.mean(-1))).flatten(1).T
 
-        found = _over_draws(second, mean, var, self.n_points)
-        return found.unflatten(-1, (-1, mean.shape[-1]))
+        return self._over_draws(second, mean, var).unflatten(-1, (-1, mean.shape[-1]))
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         def log_mean(f):
             return torch.logsumexp(torch.log_softmax(f, 0), -1) - math.log(f.shape[-1])
 
-        log_p = _over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
+        log_p = self._over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
         return log_p.gather(-1, _index(y, log_p))[..., 0]
 
     def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         def average(f):
             return torch.softmax(f, 0).mean(-1)
 
-        return _over_draws(average, mean, var, _PREDICTIVE_POINTS)
+        return self._over_draws(average, mean, var, _PREDICTIVE_POINTS)
 
+    def _over_draws(self, function, mean, var, n_points=None):
+        """Reduce latent draws (c, b, s) to (k, b) by a function, in blocks of rows.
 
-def _over_draws(function, mean, var, n_points):
-    """Reduce latent draws (c, b, s) to (k, b) by a function, in blocks of rows.
-
-    Classes come first and draws last, since a reduction over a short last axis is slow. The result
-    has the shape (..., b, k).
-    """
-    mean, var = torch.broadcast_tensors(mean, var)
-    z = normal_points(n_points, mean.shape[-1], mean).T[:, None]
-    step = block_rows(z.numel(), SMALL_BLOCK)
-    flat = (part.flatten(0, -2).T[..., None].split(step, 1) for part in (mean, safe_std(var)))
-    found = torch.cat([function(m + std * z) for m, std in zip(*flat, strict=True)], 1)
-    return found.T.unflatten(0, mean.shape[:-1])
+        Classes come first and draws last, since a reduction over a short last axis is slow. The
+        result has the shape (..., b, k).
+        """
+        mean, var = torch.broadcast_tensors(mean, var)
+        z = normal_points(n_points or self.n_points, mean.shape[-1], mean).T
+        z = (z if self.order is None else z[self.order])[:, None]
+        step = block_rows(z.numel(), SMALL_BLOCK)
+        flat = (part.flatten(0, -2).T[..., None].split(step, 1) for part in (mean, safe_std(var)))
+        found = torch.cat([function(m + std * z) for m, std in zip(*flat, strict=True)], 1)
+        return found.T.unflatten(0, mean.shape[:-1])
 
 
 class RobustMax(Likelihood):

@@ -9,7 +9,6 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
-from .._predictive import classification_sites
 from .._solved import learn_classifier
 from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
 from .._variational import classification_problem
@@ -205,9 +204,6 @@ class QSGPClassifier(GPClassifier):
 
     def _check_parameters(self):
         check_qs_parameters(self)
-
-    def _make_likelihood(self):
-        return classification_sites(self.likelihood, len(self.classes_))
 
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "linear")

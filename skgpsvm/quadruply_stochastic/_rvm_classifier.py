@@ -7,7 +7,6 @@ from typing import Literal
 from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
-from .._predictive import classification_sites
 from .._typing import ClassWeight, Device, Dtype, RandomStateLike
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._rvm_training import (
@@ -178,9 +177,6 @@ class QSRVMClassifier(GPClassifier):
 
     def _check_parameters(self):
         check_rvm_parameters(self)
-
-    def _make_likelihood(self):
-        return classification_sites(self.likelihood, len(self.classes_))
 
     def _is_learned(self, name):
         return is_learned(name)

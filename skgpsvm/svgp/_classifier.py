@@ -12,7 +12,6 @@ from .._hyperparameters.initialization import shrink_length_scales
 from .._inference.natural_gradient import NaturalGradientInference
 from .._isolation import isolated
 from .._parameters import ParameterRules
-from .._predictive import classification_sites
 from .._sparse import (
     SPARSE_FOLLOWED,
     fit_posterior,
@@ -266,7 +265,7 @@ class SVGPClassifier(GPClassifier):
 
     def _elbo_at(self, *point):
         """Return the ELBO and its gradient in theta; see `evidence_at`."""
-        sites = classification_sites(self._likelihood, len(self.classes_))
+        sites = self._sites_of(self._likelihood)
         if isinstance(sites.likelihood, Softmax):
             sites.likelihood.n_points = _POINTS_OF_EVALUATIONS
         return converged_elbo_at(sites, *point)
@@ -274,9 +273,6 @@ class SVGPClassifier(GPClassifier):
     def _check_parameters(self):
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
         check_variational_parameters(self)
-
-    def _make_likelihood(self):
-        return classification_sites(self.likelihood, len(self.classes_))
 
     def _chosen_solver(self, n_rows):
         """Return the solver, with "auto" resolved."""
