@@ -82,8 +82,8 @@ class CoordinateAscent:
     @basis.setter
     def basis(self, basis):
         self._basis = basis
-        size = len(self.rows) * basis.size * self.dtype.itemsize
-        self._cache, self._designs = {} if size <= HELD_BYTES else None, {}
+        self._holds = len(self.rows) * basis.size * self.dtype.itemsize <= HELD_BYTES
+        self._batches, self._designs = {}, {}
         self._known = _NOTHING_KNOWN
 
     def init(self, mean=None, root=None, noise=None):
@@ -142,11 +142,15 @@ class CoordinateAscent:
 
     def batch(self, index):
         """Return features, residual variances, targets and weights of the rows of ``index``."""
-        if self._cache is None or not isinstance(index, slice):
-            return self._batch(index)
-        if index.start not in self._cache:
-            self._cache[index.start] = self._batch(index)
-        return self._cache[index.start]
+        return self._held(self._batches, index, self._batch)
+
+    def _held(self, known, index, compute):
+        """Return what a function computes of rows; of slices it is kept if features are."""
+        if not (self._holds and isinstance(index, slice)):
+            return compute(index)
+        if index.start not in known:
+            known[index.start] = compute(index)
+        return known[index.start]
 
     def _batch(self, index):
         X, y, weights = self.rows.take(index)
@@ -155,25 +159,22 @@ class CoordinateAscent:
 
     def _design(self, index):
         """Return the `dense_design` of a slice of rows, which keeps variances with the features."""
-        if self._cache is None or not isinstance(index, slice):
-            return dense_design(self.batch(index)[0])
-        return self._designs.setdefault(index.start, dense_design(self.batch(index)[0]))
+        return self._held(self._designs, index, lambda index: dense_design(self.batch(index)[0]))
 
     def batch_sites(self, index, state):
         """Return the `batch_sites` of the rows of ``index`` in a state.
 
         The ELBO after a step and the next step share those of a slice of rows.
         """
-        dense, known = self.likelihood.activates_all, self._known_at(state)
-        keeps = dense and self._cache is not None and isinstance(index, slice)
-        if not keeps or index.start not in known:
-            design = self._design(index) if dense else None
-            parts = *self.batch(index)[:3], state.mean, state.root, design
-            found = batch_sites(self.likelihood, *parts)
-            if not keeps:
-                return found
-            known[index.start] = found
-        return known[index.start]
+        moments = state.mean, state.root
+        if not self.likelihood.activates_all:
+            return batch_sites(self.likelihood, *self.batch(index)[:3], *moments)
+
+        def compute(index):
+            parts = *self.batch(index)[:3], *moments, self._design(index)
+            return batch_sites(self.likelihood, *parts)
+
+        return self._held(self._known_at(state), index, compute)
 
     def _known_at(self, state):
         """Return what has been found at the posterior of a state, a dict; that of the last only."""

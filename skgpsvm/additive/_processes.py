@@ -155,9 +155,6 @@ class ZeroMeanKernel:
         chord = torch.sin(torch.pi * difference) / torch.pi
         return torch.where(self.cyclic[..., None, None], chord, difference)
 
-    def _outer(self, a, b):
-        return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
-
     def at(self, u):
         """Return the `Points` u (..., b). The process is zero at NaN and at infinity."""
         known, u = u.isfinite().to(u), u.nan_to_num(0.5, posinf=0.5)
