@@ -5,8 +5,10 @@ mypy checks that they are consistent, by typical use in ``typed_client.py``.
 
 import inspect
 import re
+import types
 import typing
 
+import every_estimator
 import numpy as np
 import pytest
 from numpydoc.docscrape import NumpyDocString
@@ -49,7 +51,8 @@ FUNCTIONS = public_functions()
 
 def alternatives(annotation):
     """Return the members of a union, or the type itself."""
-    return typing.get_args(annotation) or (annotation,)
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def choices(annotation):
@@ -86,11 +89,11 @@ def test_choices_are_those_of_the_docstring(name):
     function = FUNCTIONS[name]
     of_class = {f"{each}.__init__": thing for thing, each in public_things().items()}
     text = inspect.getdoc(of_class.get(name, function)) or ""
-    types = hints(function)
+    hinted = hints(function)
     for parameter in NumpyDocString(text)["Parameters"]:
         described = parameter.type.split(", default=")[0]
-        if parameter.name in types and described not in ("str", "str or solver"):
-            assert choices(types[parameter.name]) == set(re.findall(r'"(\w+)"', described))
+        if parameter.name in hinted and described not in ("str", "str or solver"):
+            assert choices(hinted[parameter.name]) == set(re.findall(r'"(\w+)"', described))
 
 
 PARAMETERS = [
@@ -113,6 +116,28 @@ def test_estimators_accept_the_choices_of_annotations(kind, name, annotation):
         accepted = message.rpartition(": ")[2].rstrip(".").split(", ")
         solvers = filter(inspect.isclass, alternatives(annotation))
         assert sorted(accepted) == sorted(solver.__name__ for solver in solvers)
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_fitted_attributes_are_annotated(kind):
+    documented = {
+        attribute.name for attribute in NumpyDocString(inspect.getdoc(kind))["Attributes"]
+    }
+    owners = filter(is_ours, kind.__mro__)
+    annotated = {name for owner in owners for name in inspect.get_annotations(owner)}
+    assert {name for name in annotated if not name.startswith("_")} == documented
+
+
+@pytest.mark.parametrize("name", every_estimator.ESTIMATORS)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # two iterations are too few
+def test_fitted_attributes_have_the_annotated_types(name):
+    model = every_estimator.fitted(name)
+    fitted = {name: value for name, value in vars(model).items() if name.endswith("_")}
+    hinted = typing.get_type_hints(type(model))
+    for attribute, value in fitted.items():
+        kinds = [typing.get_origin(each) or each for each in alternatives(hinted[attribute])]
+        assert isinstance(value, tuple(kinds)), attribute
+    assert fitted.keys() > {"n_features_in_", "n_iter_"}
 
 
 def test_available_if_is_that_of_scikit_learn():

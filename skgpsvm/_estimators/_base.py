@@ -92,6 +92,12 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     _rules = ParameterRules()
     _left_out = None  # `LeftOut` residuals or log losses of the last fit
 
+    # Fitted attributes
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    objective_curve_: np.ndarray
+    n_iter_: int
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._takes_sparse

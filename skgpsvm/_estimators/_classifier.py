@@ -41,6 +41,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     _tempering = Tempering()
     _class_order = None  # see `class_order`
 
+    # Fitted attributes
+    classes_: np.ndarray
+
     @all_or_nothing
     def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the model.

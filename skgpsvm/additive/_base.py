@@ -74,6 +74,18 @@ class AdditiveGP(GPEstimator):
 
     dtype = "float64"  # covariances of smooth effects are too ill-conditioned for single precision
 
+    # Fitted attributes
+    terms_: list[tuple[int, ...]]
+    term_names_: list[str]
+    dropped_terms_: list[str]
+    interaction_scores_: dict[str, float]
+    intercept_: float | np.ndarray
+    sobol_indices_: np.ndarray
+    feature_importances_: np.ndarray
+    kernel_interaction_: str | None
+    sparse_: bool
+    elbo_: float
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True

@@ -187,6 +187,10 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
 
     _constant, _information = DEFAULTS.constant_of_classes, 0.25  # p (1 - p) is at most 1/4
 
+    # Fitted attributes
+    temperature_: float
+    loo_log_loss_: float
+
     def __init__(
         self,
         *,

@@ -234,6 +234,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     _rules = ParameterRules(uses=_USES, followed=FOLLOWED_BY_STREAMS)
 
+    # Fitted attributes
+    noise_variance_: float | np.ndarray
+    noise_intercept_: float | np.ndarray
+    dispersion_: float | np.ndarray
+
     def __init__(
         self,
         *,

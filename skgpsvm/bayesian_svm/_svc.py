@@ -27,7 +27,7 @@ from .._sparse import (
     streaming_ascent,
     update_posterior,
 )
-from .._typing import ClassWeight, Device, Dtype, InducingPoints, RandomStateLike
+from .._typing import ClassWeight, Device, Dtype, InducingPoints, RandomStateLike, ndarray
 from ._kernel_choice import chosen_kernel
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
@@ -174,6 +174,14 @@ class BayesianSVC(GPClassifier):
 
     _takes_sparse = True
     _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray | list[ndarray]
+    temperature_: float
+    spread_: float
+    intercept_: ndarray
+    loo_log_loss_: float
 
     def __init__(
         self,

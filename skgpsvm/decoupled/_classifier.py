@@ -10,7 +10,15 @@ from sklearn.gaussian_process.kernels import Kernel
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._solved import fit_by_conjugate_gradients, learn_classifier, with_elbo
-from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
+from .._typing import (
+    ClassWeight,
+    Device,
+    Dtype,
+    InducingPoints,
+    MeanFunction,
+    RandomStateLike,
+    ndarray,
+)
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, classification_problem
 from ..solvers import ConjugateGradients, StochasticGradient
 from ._training import (
@@ -138,6 +146,13 @@ class DecoupledGPClassifier(GPClassifier):
     """
 
     _rules = ParameterRules(USES, DECOUPLED_FOLLOWED, GROWING, SOLVERS)
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    mean_bases_: ndarray
+    elbo_: float
+    temperature_: float
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from .._typing import (
     MatrixLike,
     MeanFunction,
     RandomStateLike,
+    ndarray,
 )
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import ConjugateGradients, StochasticGradient
@@ -177,6 +178,14 @@ class DecoupledGPRegressor(GPRegressor):
 
     _rules = ParameterRules(_USES, DECOUPLED_FOLLOWED, GROWING, SOLVERS)
     _default_dtype = "float64"
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    mean_bases_: ndarray
+    noise_variance_: float | ndarray
+    variance_power_: float
+    elbo_: float
 
     def __init__(
         self,

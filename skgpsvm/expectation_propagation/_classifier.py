@@ -200,6 +200,14 @@ class EPClassifier(GPClassifier):
     _noise_model = LatentNoise()
     _rules = ParameterRules(_USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
 
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray | list[ndarray]
+    log_marginal_likelihood_value_: float
+    temperature_: float
+    loo_log_loss_: float
+    loo_proba_: ndarray
+
     def __init__(
         self,
         kernel: Kernel | None = None,

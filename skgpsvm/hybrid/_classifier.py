@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
-from .._typing import ArrayLike, ClassWeight, Device, Dtype, MatrixLike, RandomStateLike
+from .._typing import ArrayLike, ClassWeight, Device, Dtype, MatrixLike, RandomStateLike, ndarray
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS
 from ._base import HybridMixin
 from ._design import NetworkDesign
@@ -120,6 +120,12 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
 
     _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
     _saved = "_likelihood", "classes_"
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    input_shape_: tuple[int, ...]
+    validation_loss_: float
 
     def __init__(
         self,

@@ -128,6 +128,13 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
     _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
     _saved = "_likelihood", "noise_variance_", "_y_mean", "_y_std", "_y_ndim"
 
+    # Fitted attributes
+    noise_variance_: float | np.ndarray
+    kernel_: Kernel
+    inducing_points_: np.ndarray
+    input_shape_: tuple[int, ...]
+    validation_loss_: float
+
     def __init__(
         self,
         module: Callable[..., torch.nn.Module] | None = None,

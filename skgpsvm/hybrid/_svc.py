@@ -14,7 +14,7 @@ from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._parameters import ALWAYS, ParameterRules
 from .._predictive import pseudo_likelihood_probabilities
-from .._typing import ArrayLike, ClassWeight, Device, Dtype, MatrixLike, RandomStateLike
+from .._typing import ArrayLike, ClassWeight, Device, Dtype, MatrixLike, RandomStateLike, ndarray
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import CalibratedLoss
@@ -151,6 +151,15 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
 
     _rules = ParameterRules(HYBRID_USES, _FOLLOWED)
     _saved = "classes_", "temperature_", "spread_", "intercept_"
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    input_shape_: tuple[int, ...]
+    temperature_: float
+    spread_: float
+    intercept_: ndarray
+    validation_loss_: float
 
     def __init__(
         self,

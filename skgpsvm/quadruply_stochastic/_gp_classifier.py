@@ -8,9 +8,18 @@ from typing import Literal
 from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
+from .._features import FourierFeatures
 from .._parameters import ParameterRules
 from .._solved import learn_classifier
-from .._typing import ClassWeight, Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
+from .._typing import (
+    ClassWeight,
+    Device,
+    Dtype,
+    InducingPoints,
+    MeanFunction,
+    RandomStateLike,
+    ndarray,
+)
 from .._variational import classification_problem
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._gp_training import (
@@ -158,6 +167,13 @@ class QSGPClassifier(GPClassifier):
     _rules = ParameterRules(USES, QS_FOLLOWED, solvers=SOLVERS, streaming=QuadruplyStochastic)
 
     likelihood = "softmax"
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    basis_: FourierFeatures | ndarray
+    elbo_: float
+    temperature_: float
 
     def __init__(
         self,

@@ -7,10 +7,11 @@ from typing import Literal
 from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPRegressor
+from .._features import FourierFeatures
 from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor, regression_attributes
-from .._typing import Device, Dtype, InducingPoints, MeanFunction, RandomStateLike
+from .._typing import Device, Dtype, InducingPoints, MeanFunction, RandomStateLike, ndarray
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._gp_training import (
@@ -176,6 +177,14 @@ class QSGPRegressor(GPRegressor):
 
     _rules = ParameterRules(_USES, QS_FOLLOWED, solvers=SOLVERS, streaming=QuadruplyStochastic)
     _default_dtype = "float64"
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    basis_: FourierFeatures | ndarray
+    noise_variance_: float | ndarray
+    variance_power_: float
+    elbo_: float
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Literal
 from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier
-from .._typing import ClassWeight, Device, Dtype, RandomStateLike
+from .._typing import ClassWeight, Device, Dtype, RandomStateLike, ndarray
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._rvm_training import (
     RVM_RULES,
@@ -141,6 +141,13 @@ class QSRVMClassifier(GPClassifier):
 
     likelihood = "softmax"
     _rules = RVM_RULES
+
+    # Fitted attributes
+    kernel_: Kernel
+    relevance_vectors_: ndarray
+    relevance_: ndarray
+    elbo_: float
+    temperature_: float
 
     def __init__(
         self,

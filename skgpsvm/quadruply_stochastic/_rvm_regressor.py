@@ -151,6 +151,13 @@ class QSRVMRegressor(GPRegressor):
     _rules = RVM_RULES
     _default_dtype = "float64"
 
+    # Fitted attributes
+    kernel_: Kernel
+    relevance_vectors_: np.ndarray
+    relevance_: np.ndarray
+    noise_variance_: float | np.ndarray
+    elbo_: float
+
     def __init__(
         self,
         kernel: Kernel | None = None,

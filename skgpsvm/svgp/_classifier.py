@@ -153,6 +153,13 @@ class SVGPClassifier(GPClassifier):
     _takes_sparse = True
     _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
 
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    elbo_: float
+    temperature_: float
+    loo_log_loss_: float
+
     def __init__(
         self,
         kernel: Kernel | None = None,

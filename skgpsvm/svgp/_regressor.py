@@ -205,6 +205,13 @@ class SVGPRegressor(GPRegressor):
     _rules = ParameterRules(_USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
     _default_dtype = "float64"
 
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    noise_variance_: float | ndarray
+    dispersion_: float | ndarray
+    elbo_: float
+
     def __init__(
         self,
         kernel: Kernel | None = None,
