@@ -34,8 +34,7 @@ class InterleavedState(AscentState):
     """State of coordinate ascent or natural gradients interleaved with Adam."""
 
     generator: torch.Tensor  # state of the random generator
-    # Memory of the steps for each learned parameter; empty before the first
-    adam: dict = field(default_factory=dict)
+    adam: tuple = ()  # memory of the steps; empty before the first
     # Factor of Adam's learning rate, halved after each pass that is undone; natural gradients only
     rate_factor: float = 1.0
     n_sweeps: int = 0  # iterations so far
@@ -51,8 +50,7 @@ class GradientState(SparseState):
     # (c, p, p): root with the logarithm of its diagonal, as `upper_root` takes it
     raw_root: torch.Tensor
     generator: torch.Tensor  # state of the random generator
-    # Memory of the steps for each learned parameter; empty before the first
-    adam: dict = field(default_factory=dict)
+    adam: tuple = ()  # memory of the steps; empty before the first
     rate_factor = 1.0
     change: float = math.inf  # relative change of the means in the last epoch
 
@@ -78,8 +76,7 @@ class AdamSteps:
     def __init__(self, likelihood, kernels, rows, free, learning_rate, rule="adam", jitter=1e-6):
         self.likelihood, self.kernels, self.rows = likelihood, kernels, rows
         self.free, self.learning_rate = free, learning_rate
-        self._bounds = {"theta": free.theta_bounds.unbind(-1), "noise": free.noise_bounds}
-        self._units, self._step, self._jitter = {"Z": free.scale}, STEPS[rule], jitter
+        self._step, self._jitter = STEPS[rule], jitter
 
     @torch.enable_grad()
     def run(self, state, batches):
@@ -87,24 +84,18 @@ class AdamSteps:
 
         The learned fields of the state and its ``adam`` are replaced.
         """
-        units = {name: self._units.get(name, 1.0) for name in self.free.names}
-        leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
-        rate, memory, total = self.learning_rate * state.rate_factor, dict(state.adam), 0.0
+        flat, start = self.free.flat, vars(state).copy()
+        point, limits = flat.vector(start), flat.limits(start).unbind(1)
+        rate, memory, total = self.learning_rate * state.rate_factor, state.adam or None, 0.0
         for index in batches:
-            tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
-            objective = self._objective(replace(state, **tensors), index)
-            scaled = objective / self.rows.total_weight
-            gradients = torch.autograd.grad(scaled, [*leaves.values()], materialize_grads=True)
-            value, *gradients = self.rows.sum(objective.detach(), *gradients)
-            with torch.no_grad():
-                for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
-                    step, memory[name] = self._step(memory.get(name), gradient, rate)
-                    leaf += step
-                    if name in self._bounds:
-                        leaf.clamp_(*self._bounds[name])
+            point.requires_grad_()
+            objective = self._objective(replace(state, **flat.parts(point, start)), index)
+            (gradient,) = torch.autograd.grad(objective / self.rows.total_weight, point)
+            value, gradient = self.rows.sum(objective.detach(), gradient)
+            step, memory = self._step(memory, gradient, rate)
+            point = (point.detach() + step).clamp(*limits)
             total = total + value
-        for name, leaf in leaves.items():
-            setattr(state, name, leaf.detach() * units[name])
+        vars(state).update(flat.parts(point, start))
         state.adam = memory
         return (total / len(batches)).item()  # the device is waited for once
 
