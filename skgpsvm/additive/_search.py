@@ -144,24 +144,39 @@ class TermSearch:
             found = [pair for pair in self._tested(DEFAULTS.level) if pair not in tried]
             found = found[: min(DEFAULTS.pairs_at_once, room)]
             tried.update(found)
-            found = found if self.exact else self._promising(found)
+            found = found if self.exact else self._try(found)
             if not found:
                 break
-            n_pairs = len(self.ascent.basis.pairs) + len(found)
-            self._grow(found, f"effects and {n_pairs} interactions")
+            n_pairs = len(self.ascent.basis.pairs) + (len(found) if self.exact else 0)
+            stage = f"effects and {n_pairs} interactions"
+            if self.exact:
+                self._grow(found, stage)
+            else:
+                self.learn(stage)
 
-    def _promising(self, pairs):
-        """Return those of some pairs that gain a share of what they need in a few rounds."""
-        if not pairs or not self.min_gain:
-            return pairs
+    def _try(self, pairs):
+        """Add pairs, and keep those that gain a share of what they need in a few rounds.
+
+        Returns
+        -------
+        kept : list of tuples of ints
+        """
+        if not pairs:
+            return []
         before = self.ascent, self.state
         self._begin(replace(self.ascent.basis, terms=self.ascent.basis.terms + pairs))
+        if not self.min_gain:
+            return pairs
         n_rounds = self.ascent.trial_rounds
         self._run(f"first rounds with {pairs}", self.ascent, n_rounds, must_converge=False)
         gained = zip(pairs, self.ascent.gains(self.state, pairs), strict=True)
         least = DEFAULTS.promising_share * self._required_gain(pairs[0])
-        self.ascent, self.state = before
-        return [pair for pair, gain in gained if gain > least]
+        poor = [pair for pair, gain in gained if gain <= least]
+        if len(poor) == len(pairs):
+            self.ascent, self.state = before
+        elif poor:
+            self.ascent.drop(self.state, poor)
+        return [pair for pair in pairs if pair not in poor]
 
     def find_steps(self):
         """Add steps of the features along which the residuals have structure; learn them.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 import torch.nn.functional as F
 
@@ -59,13 +61,29 @@ class Poisson(Likelihood):
 
 
 class _Dispersed(Likelihood):
-    """Base of likelihoods with a learned dispersion."""
+    """Base of likelihoods with a learned dispersion, independent over columns."""
 
     step = 0.5
 
     def __init__(self, dispersion: ArrayLike = 1.0) -> None:
         super().__init__()
         self.log_dispersion = log_parameter("dispersion", dispersion)
+
+    @abstractmethod
+    def _log_density(self, y, f):
+        """Return the log density of each observation (b, c)."""
+
+    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+        return self._log_density(y, f).sum(-1)
+
+    def expected_log_prob(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> torch.Tensor:
+        return expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
+
+    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+        y, mean, var = torch.broadcast_tensors(y, mean, var)
+        return log_expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
 
 
 class Gamma(_Dispersed):
@@ -93,9 +111,9 @@ class Gamma(_Dispersed):
     Source: McCullagh and Nelder (1989), chapter 8.
     """
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def _log_density(self, y, f):
         shape, g, constant = self._as_count(y, f)
-        return (_log_mass(shape, g) + constant).sum(-1)
+        return _log_mass(shape, g) + constant
 
     def expected_log_prob(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
@@ -152,18 +170,10 @@ class NegativeBinomial(_Dispersed):
     Source: Hilbe (2011), Negative Binomial Regression, chapter 8.
     """
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-        return self._log_mass(y, f).sum(-1)
-
-    def _log_mass(self, y, f):
+    def _log_density(self, y, f):
         h, r = f + self.log_dispersion, self._failures
-        return self._log_choices(y) + (y + r) * F.logsigmoid(h) - r * h
-
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
-        h, r = mean + self.log_dispersion, self._failures
-        return (self._log_choices(y) + (y + r) * expect(F.logsigmoid, h, var) - r * h).sum(-1)
+        log_choices = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
+        return log_choices + (y + r) * F.logsigmoid(h) - r * h
 
     def expected_terms(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
@@ -177,10 +187,6 @@ class NegativeBinomial(_Dispersed):
         value = self.expected_log_prob(y, mean, var)
         return value, (y + r) * rest - r, -(y + r) * curvature
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        y, mean, var = torch.broadcast_tensors(y, mean, var)
-        return log_expect(lambda f: self._log_mass(y, f), mean, var).sum(-1)
-
     def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rate, rate_var, square = _moments(mean, var)
         return rate, rate + self.log_dispersion.exp() * square + rate_var
@@ -188,11 +194,6 @@ class NegativeBinomial(_Dispersed):
     @property
     def _failures(self):
         return torch.exp(-self.log_dispersion)
-
-    def _log_choices(self, y):
-        r = self._failures
-        return torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
-
 
 class Beta(_Dispersed):
     r"""Proportions with logit link and a beta distribution, independent over columns.
@@ -222,9 +223,6 @@ class Beta(_Dispersed):
     Source: Ferrari and Cribari-Neto (2004), Beta regression for modelling rates and proportions.
     """
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-        return self._log_density(y, f).sum(-1)
-
     def _log_density(self, y, f):
         log_a, log_b = (F.logsigmoid(each) - self.log_dispersion for each in (f, -f))
         a, b = log_a.exp(), log_b.exp()
@@ -232,15 +230,6 @@ class Beta(_Dispersed):
         constant = log_a - torch.lgamma(1 + a) + log_b - torch.lgamma(1 + b)
         constant = constant + torch.lgamma(torch.exp(-self.log_dispersion))
         return constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)
-
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
-        return expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
-
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        y, mean, var = torch.broadcast_tensors(y, mean, var)
-        return log_expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
 
     def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         def moments(f):
