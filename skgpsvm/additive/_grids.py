@@ -129,7 +129,9 @@ class Grids:
         point at every value need no more.
         """
         n = basis.n_inducing_pair
-        most = math.isqrt(DEFAULTS.grid_points // max(len(basis.pairs), 1))
+        # The time of c latents is that of c matrices of the points.
+        points = DEFAULTS.grid_points / len(length) ** (1 / 3)
+        most = math.isqrt(int(points) // max(len(basis.pairs), 1))
         finer = min(2 * n, max(n, most), _max_points(rows, len(basis.axes))[1])
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
         axes = [k for k, j in enumerate(basis.pair_axes) if j not in basis.pair_points]

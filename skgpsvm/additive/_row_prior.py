@@ -17,9 +17,9 @@ _AT_ONCE = 16  # processes of single numbers whose covariances are computed toge
 class RowPrior(Prior):
     """Prior covariance between the rows of a fit, with derivatives written by hand.
 
-    The covariance is a polynomial in the covariances of the processes: a constant, the weighted sum
-    of those of single numbers, and a polynomial of degree two in those of `FixedProcess` and of
-    numbers in pairs.
+    The covariance is a constant, the weighted sum of the covariances of single numbers, that of the
+    functions of single terms without hyperparameters, and a quadratic form in the covariances of
+    the processes in pairs.
 
     Parameters
     ----------
@@ -33,22 +33,21 @@ class RowPrior(Prior):
     @torch.no_grad()
     def __init__(self, basis, theta, u):
         super().__init__(basis, theta)
-        self._fixed = [p for p in self.processes if isinstance(p, FixedProcess)]
+        pairs = {place: own for place, own in enumerate(self.factors) if len(own) == 2}
+        in_pairs = {p: None for own in pairs.values() for p in own}
+        self._fixed = [p for p in in_pairs if isinstance(p, FixedProcess)]
+        singles = {place: own[0] for place, own in enumerate(self.factors) if len(own) == 1}
+        fixed = {k: p for k, p in singles.items() if isinstance(p, FixedProcess)}
+        self._functions = _Functions(fixed, self.variance)
+        self._of_numbers = [place for place in singles if place not in fixed]
+        # Variances of the effects of single numbers, in the order of the axes.
+        self._weights = self.variance[self._of_numbers]
         self.rows = self.at(u)
-        others = [*self._in_pairs.members, *self._fixed]
-        places = {p: place for place, p in enumerate(others)}
-        # Of each term, the places of its factors among the others; none of a single number.
-        self._members = [[places[p] for p in own if p in places] for own in self.factors]
-        self._weights = u.new_zeros(len(basis.axes))  # variances of the effects of single numbers
-        self._linear = u.new_zeros(len(others), 1, 1)
-        self._bilinear = u.new_zeros(len(others), len(others))
-        for term, own, variance in zip(self.terms, self._members, self.variance, strict=True):
-            if len(own) == 2:
-                self._bilinear[own[0], own[1]] = self._bilinear[own[1], own[0]] = variance
-            elif own:
-                self._linear[own] = variance
-            elif term:
-                self._weights[basis.axes.index(term[0])] = variance
+        places = {p: k for k, p in enumerate([*self._in_pairs.members, *self._fixed])}
+        self._pairs_of = {k: [places[p] for p in own] for k, own in pairs.items()}
+        self._bilinear = u.new_zeros(len(places), len(places))
+        for place, (i, j) in self._pairs_of.items():
+            self._bilinear[i, j] = self._bilinear[j, i] = self.variance[place]
 
     def _mains(self, lengths):
         kernel, axes, size = self.basis.kernel, self.basis.axes, _AT_ONCE
@@ -63,10 +62,14 @@ class RowPrior(Prior):
         return self._in_pairs.members
 
     def at(self, u):
-        """Convert rows as `Prior.at` does; ``places`` also holds the rows of each `_Numbers`."""
+        """Convert rows as `Prior.at` does.
+
+        ``places`` also holds the rows of each `_Numbers` and of the `_Functions`.
+        """
         places = {
             p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, FixedProcess)
         }
+        places[self._functions] = self._functions.at(places, u)
         for numbers in (*self._alone, self._in_pairs):
             places[numbers] = numbers.at(u)
             places |= zip(numbers.members, places[numbers].unbind(), strict=True)
@@ -76,6 +79,7 @@ class RowPrior(Prior):
         """Return the rows at an index of rows in the form of `at`, without those of processes."""
         places, missing = at
         found = {p: (places[p][0][index],) for p in self._fixed}
+        found[self._functions] = places[self._functions][index]
         for numbers in (*self._alone, self._in_pairs):
             found[numbers] = places[numbers].at(index)
         return found, missing[index]
@@ -85,7 +89,7 @@ class RowPrior(Prior):
 
         Covariances of two blocks, or of a block with ``n_others`` rows, fit in the cache.
         """
-        n_processes = max(min(len(self._weights), _AT_ONCE), len(self._linear), 1)
+        n_processes = max(min(len(self._weights), _AT_ONCE), len(self._bilinear), 1)
         size = block_rows(n_processes * (n_others or 1), SMALL_BLOCK)
         size = math.isqrt(size) if n_others is None else size
         slices = [slice(start, start + size) for start in range(0, len(at[1]), size)]
@@ -113,10 +117,11 @@ class RowPrior(Prior):
             own, kernel, weights = (left[alone], right[alone]), alone.kernel, self._weights[part]
             K += torch.tensordot(weights, kernel.stationary(*own), 1)
             K -= (own[0].h.T * (weights / kernel.total)) @ own[1].h
-        if len(self._linear):
+        K += self._functions.between(left[self._functions], right[self._functions])
+        if len(self._bilinear):
             between = paired.kernel.between(left[paired], right[paired])
             between = self._with_fixed(between, left, right)
-            K += self._mixed(between).mul_(0.5).add_(self._linear).mul_(between).sum(0)
+            K += self._mixed(between).mul_(0.5).mul_(between).sum(0)
         for j, variance in zip(self.basis.absent, self._absent, strict=True):
             K += variance * torch.outer(a_missing[:, j], b_missing[:, j])
         return K
@@ -164,15 +169,13 @@ class RowPrior(Prior):
         moves : dict of Tensor (k, n, c)
             Products of the derivatives of the covariance with the vectors, by name.
         """
-        paired, terms = self._in_pairs, self._members[1:]
+        paired, n_terms = self._in_pairs, len(self.terms) - 1
         n_alone, n_paired = len(self._weights), len(paired.members)
         variance = torch.cat([self.variance[1:], *(part.ravel() for part in self._absent)])
         by_length = _Products(adjoint, vectors, n_alone + n_paired)
         by_variance = _Products(adjoint, vectors, len(variance))
-        # Places of terms: of a single number, of a fixed process, and of pairs.
-        of_numbers, of_fixed, of_pairs = (
-            [place for place, own in enumerate(terms) if len(own) == size] for size in range(3)
-        )
+        # The constant has no hyperparameter.
+        of_numbers, of_pairs = ([k - 1 for k in own] for own in (self._of_numbers, self._pairs_of))
         tilts = {part: part.tilts(self.rows[0][part]) for part in (*self._alone, paired)}
         for (block, (left, _)), (other, (right, _)) in self._triangle():
 
@@ -184,23 +187,20 @@ class RowPrior(Prior):
                 between, slope = covariances(alone)
                 by_variance.add(of_numbers[part], block, other, between)
                 by_length.add(part, block, other, slope)
-            if len(self._linear):
+            if of_pairs:
                 between, slope = covariances(paired)
                 between = self._with_fixed(between, left, right)
-                factors = self._mixed(between).add_(self._linear)[:n_paired]
+                factors = self._mixed(between)[:n_paired]
                 by_length.add(slice(n_alone, None), block, other, slope.mul_(factors))
-                if of_fixed:
-                    own = between[[terms[place][0] for place in of_fixed]]
-                    by_variance.add(of_fixed, block, other, own)
-                if of_pairs:
-                    own = between.new_empty(len(of_pairs), *between.shape[1:])
-                    for place, product in zip(of_pairs, own, strict=True):
-                        torch.mul(*(between[factor] for factor in terms[place]), out=product)
-                    by_variance.add(of_pairs, block, other, own)
-        missing = self.rows[1]
-        for place, j in enumerate(self.basis.absent, len(terms)):
-            by_variance.dots[place] = missing[:, j] @ adjoint @ missing[:, j]
-            by_variance.moves[place] = torch.outer(missing[:, j], missing[:, j] @ vectors)
+                own = between.new_empty(len(of_pairs), *between.shape[1:])
+                for factors, product in zip(self._pairs_of.values(), own, strict=True):
+                    torch.mul(*(between[factor] for factor in factors), out=product)
+                by_variance.add(of_pairs, block, other, own)
+        places, missing = self.rows
+        for place, columns in self._functions.split(places[self._functions]):
+            by_variance.add_columns(place - 1, columns)
+        for place, j in enumerate(self.basis.absent, n_terms):
+            by_variance.add_columns(place, missing[:, j, None])
         scale = -torch.cat([self._weights, torch.ones_like(variance[:1]).expand(n_paired)])
         found = {"length": by_length.scaled(scale), "variance": by_variance.scaled(variance)}
         return tuple({name: part[k] for name, part in found.items()} for k in range(2))
@@ -232,9 +232,44 @@ class _Products:
             left = self._vectors[block].T.expand(len(matrices), -1, -1)
             self.moves[places, other] += torch.bmm(left, matrices).mT
 
+    def add_columns(self, place, columns):
+        """Set the products of the matrix ``columns @ columns.T``, given columns (n, q)."""
+        self.dots[place] = ((self._adjoint @ columns) * columns).sum()
+        self.moves[place] = columns @ (columns.T @ self._vectors)
+
     def scaled(self, scale):
         """Return the products of the matrices times factors (k,)."""
         return scale * self.dots, scale[:, None, None] * self.moves
+
+
+class _Functions:
+    """Functions of the terms of a single `FixedProcess` each: a covariance of low rank.
+
+    Parameters
+    ----------
+    processes : dict of FixedProcess
+        By place of the term.
+    variance : Tensor of shape (1 + n_terms,)
+    """
+
+    def __init__(self, processes, variance):
+        self._processes = processes
+        self._sizes = [p.coef.shape[1] for p in processes.values()]
+        sizes = torch.tensor(self._sizes, dtype=torch.long, device=variance.device)
+        self._weights = variance[list(processes)].repeat_interleave(sizes)
+
+    def at(self, places, u):
+        """Return whitened features (n, q) of rows, given what each process's ``at`` returned."""
+        found = [p.features(places[p]) for p in self._processes.values()]
+        return torch.cat([u.new_zeros(len(u), 0), *found], 1)
+
+    def split(self, features):
+        """Return the place of each term and its features (n, own size)."""
+        return zip(self._processes, features.split(self._sizes, 1), strict=True)
+
+    def between(self, a, b):
+        """Return the covariances (b, b') of the sum of the terms, given features."""
+        return (a * self._weights) @ b.T
 
 
 class _Numbers:

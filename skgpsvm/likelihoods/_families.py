@@ -195,6 +195,7 @@ class NegativeBinomial(_Dispersed):
     def _failures(self):
         return torch.exp(-self.log_dispersion)
 
+
 class Beta(_Dispersed):
     r"""Proportions with logit link and a beta distribution, independent over columns.
 
