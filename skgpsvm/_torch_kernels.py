@@ -12,7 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from ._transfers import to_device
 
-_REGISTRY = {}
+_REGISTRY: dict[type[sk.Kernel], Callable] = {}
 Factory = TypeVar("Factory", bound=Callable)
 
 
@@ -124,7 +124,9 @@ def directions(kernel):
 
     One of several entries, such as the length scales of each feature, moves as one.
     """
-    sizes = torch.tensor([h.n_elements for h in kernel.hyperparameters if not h.fixed], dtype=int)
+    sizes = torch.tensor(
+        [h.n_elements for h in kernel.hyperparameters if not h.fixed], dtype=torch.int64
+    )
     numbers = torch.arange(len(sizes))
     return (numbers[:, None] == numbers.repeat_interleave(sizes)).double()
 

@@ -67,18 +67,18 @@ def epig(
     equation 5.
     """
     check_number("n_samples", n_samples, 1, integer=True)
-    X, rng = table(X), check_random_state(random_state)
+    pool, rng = table(X), check_random_state(random_state)
     if targets is None:
-        targets = rows_of(X, np.sort(rng.permutation(X.shape[0])[:_N_TARGETS]))
-    targets = table(targets)
-    if not (X.shape[0] and targets.shape[0]):
+        targets = rows_of(pool, np.sort(rng.permutation(pool.shape[0])[:_N_TARGETS]))
+    wanted = table(targets)
+    if not (pool.shape[0] and wanted.shape[0]):
         raise ValueError(
-            f"X has {X.shape[0]} rows and targets has {targets.shape[0]}; both need one at least, "
-            "or leave targets out."
+            f"X has {pool.shape[0]} rows and targets has {wanted.shape[0]}; both need one at "
+            "least, or leave targets out."
         )
-    drawn = _Targets(classifier, targets, n_samples, rng)
-    batches = gen_batches(X.shape[0], drawn.max_rows)
-    return np.concatenate([drawn.information(rows_of(X, batch)) for batch in batches])
+    drawn = _Targets(classifier, wanted, n_samples, rng)
+    batches = gen_batches(pool.shape[0], drawn.max_rows)
+    return np.concatenate([drawn.information(rows_of(pool, batch)) for batch in batches])
 
 
 class _Targets:

@@ -208,7 +208,8 @@ def _accepted(index, cov, n_known, most, rng):
     those of a Cholesky factor; only these and the variances left are computed.
     """
     now = np.diagonal(cov, axis1=1, axis2=2)
-    left, rows, accepted = now.copy(), [], []
+    left, accepted = now.copy(), []
+    rows: list[np.ndarray] = []
     for i, point in enumerate(index):
         usable = left[:, i] > _MIN_SHARE * now[:, i]
         share = np.divide(left[:, i], now[:, i], where=usable, out=np.zeros(len(now))).mean()

@@ -130,20 +130,20 @@ class ContributionDisplay:
         estimator, X = additive_model(estimator, X)
         check_level(level)
         check_number("max_terms", max_terms, 1, integer=True)
-        X = estimator._check_new(X)
-        if len(X) != 1:
-            raise ValueError(f"X has {len(X)} rows. Pass the one to explain, such as X[:1].")
+        row = estimator._check_new(X)
+        if len(row) != 1:
+            raise ValueError(f"X has {len(row)} rows. Pass the one to explain, such as X[:1].")
         if not estimator.terms_:
             raise ValueError("The model has no terms: its prediction is the same for all rows.")
         place = latent_place(estimator, latent)
-        mean, std = (part[0, :, place] for part in estimator._explained(X))
+        mean, std = (part[0, :, place] for part in estimator._explained(row))
         order, width = np.argsort(-abs(mean)), norm.ppf((1 + level) / 2)
         shown = order if len(order) <= max_terms else order[: max_terms - 1]
-        names, rest = _names(estimator, X), order[len(shown) :]
+        names, rest = _names(estimator, row), order[len(shown) :]
         names, means, deviations = [names[k] for k in shown], mean[shown], std[shown]
         if len(rest):
             names.append(f"{len(rest)} other terms")
-            drawn = estimator._drawn_effects(X, _N_DRAWS, check_random_state(random_state))
+            drawn = estimator._drawn_effects(row, _N_DRAWS, check_random_state(random_state))
             spread = drawn[:, 0, rest, place].sum(1).std()
             means, deviations = np.r_[means, mean[rest].sum()], np.r_[deviations, spread]
         intercept = list(intercepts(estimator).values())[place]

@@ -271,7 +271,8 @@ def _draw_curve(panel, part, line_kw):
         ticks = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.2 * (high - low)]
         names = panel.xaxis.get_major_formatter().format_ticks(ticks)
         place = high + 0.12 * (high - low)
-        _draw_points(panel, [place], *np.reshape(part.missing, (3, 1)), line_kw)
+        effect, lower, upper = np.reshape(part.missing, (3, 1))
+        _draw_points(panel, [place], effect, lower, upper, line_kw)
         panel.axvline(high + 0.05 * (high - low), color="#999999", linewidth=0.7, linestyle=":")
         panel.set_xticks([*ticks, place], [*names, "missing"])
 

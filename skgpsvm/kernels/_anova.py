@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from abc import abstractmethod
 from typing import Literal, overload
 
@@ -27,8 +26,8 @@ class _OneFeature(Kernel):
 
     def _tensors(self, *arrays):
         """Return the torch form, theta, and the arrays as tensors."""
-        arrays = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
-        return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, arrays)
+        copies = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
+        return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, copies)
 
     @overload
     def __call__(
@@ -80,7 +79,7 @@ class _TorchOneFeature(TorchKernel):
     def column(self, X):
         """Return the column (n,) of X (n, d) that the kernel uses."""
         d = X.shape[1]
-        if not (isinstance(self._feature, numbers.Integral) and 0 <= self._feature < d):
+        if not (isinstance(self._feature, int | np.integer) and 0 <= self._feature < d):
             raise ValueError(
                 f"feature of {self._kernel_name} must be the index of a column of X, one of "
                 f"0, ..., {d - 1}; got {self._feature!r}."

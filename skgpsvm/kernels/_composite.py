@@ -17,13 +17,12 @@ def _combined(operation, kernels, values):
     Memory that the package made is used again where no graph needs it; what a registered kernel
     returned may be a view, or held by the kernel, and is never overwritten.
     """
-    total, is_new = None, False
-    for kernel, value in zip(kernels, values, strict=True):
-        if total is None:
-            total, is_new = value, kernel.returns_new_memory
-        else:
-            total = operation(total, value, out=spare(total, value) if is_new else None)
-            is_new = True
+    pairs = zip(kernels, values, strict=True)
+    kernel, total = next(pairs)
+    is_new = kernel.returns_new_memory
+    for _, value in pairs:
+        total = operation(total, value, out=spare(total, value) if is_new else None)
+        is_new = True
     return total if is_new else total.clone()
 
 

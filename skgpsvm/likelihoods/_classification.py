@@ -34,7 +34,8 @@ class _Bernoulli(Likelihood):
         return value, *expect(derivatives, mean, var)
 
     def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self.log_marginal(code, mean, var) for code in (0, 1)], -1).exp()
+        codes = mean.new_tensor([0.0, 1.0])
+        return torch.stack([self.log_marginal(code, mean, var) for code in codes], -1).exp()
 
 
 class Probit(_Bernoulli):
