@@ -125,6 +125,20 @@ class Evidence(GaussianNoiseObjective):
         by_theta = pull_back(by_cov)[0] + self.kernel.diag_gradient(self._X, theta, variances)
         return value.item(), by_theta, torch.zeros_like(Z), by_noise
 
+    def by_features(self, theta, noise, lengths):
+        r"""Return derivatives of the log evidence in the share of each feature, (d,).
+
+        The covariance :math:`K + \epsilon K \circ E_j` adds a function that varies with feature j
+        too: :math:`E_j` is a squared exponential of the feature alone, with the j-th of the length
+        scales (d,). The derivatives are in :math:`\epsilon`, at zero.
+        """
+        K = self.kernel(self._X, self._X, theta)
+        weighted = self._parts(K, theta, noise)[1] * K
+        columns = (self._X / lengths).T
+        return torch.stack(
+            [(weighted * (-0.5 * (x[:, None] - x).square()).exp()).sum() for x in columns]
+        )
+
     def refit_noise(self, theta, noise, rows, min_log_noise, max_log_noise=math.inf):
         """Fit the noise to the density of other rows given these; return its log and the density.
 

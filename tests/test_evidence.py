@@ -51,6 +51,21 @@ def test_gradient_of_the_evidence_includes_the_jitter():
     assert_all_close((by_theta, by_noise), numeric, rtol=1e-6, atol=1e-6)
 
 
+def test_shares_of_features_are_those_of_products_of_kernels():
+    X, y = waves(20)
+    kernel, lengths = 1.5 * RBF([1.0, 2.0, 3.0]), [0.5, 1.0, 2.0]
+    rows, noise, theta = rows_of(X, np.c_[y, X[:, 2]]), t64([-2.0, -1.0]), t64(kernel.theta)
+    found = Evidence(torch_kernel(kernel), rows).by_features(theta, noise, t64(lengths))
+
+    def evidence(j, share):
+        of_feature = RBF(np.where(np.arange(3) == j, lengths[j], 1e9))
+        whole = kernel + ConstantKernel(share) * kernel * of_feature
+        return Evidence(torch_kernel(whole), rows).value(t64(whole.theta), t64(X[:1]), noise)
+
+    expected = [(evidence(j, 1e-5) - evidence(j, 1e-6)) / 9e-6 for j in range(3)]
+    assert_allclose(found, expected, rtol=2e-3)
+
+
 def test_weights_of_the_evidence_are_repetitions():
     X, y = waves(20)
     Y, weights = np.c_[y, X[:, 2]], np.resize([1, 2, 3], 20)

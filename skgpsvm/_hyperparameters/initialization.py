@@ -30,6 +30,21 @@ def free_lengths(kernel):
     return _free(kernel, "length_scale")
 
 
+def lengths_by_feature(kernel, d):
+    """Return the places in theta of free length scales by feature, (k, d), for k kernels in a sum.
+
+    A kernel whose length scale is that of all features has no row, unless there is one feature.
+    """
+    free = [h for h in kernel.hyperparameters if not h.fixed]
+    ends = np.cumsum([h.n_elements for h in free], dtype=int)
+    places = [
+        np.arange(end - d, end)
+        for h, end in zip(free, ends, strict=True)
+        if h.name.endswith("length_scale") and h.n_elements == d
+    ]
+    return np.array(places, dtype=int).reshape(-1, d)
+
+
 def free_constants(kernel):
     """Return 1 for each entry of theta that is a constant, such as a variance, else 0."""
     return _free(kernel, "constant_value")
