@@ -16,8 +16,8 @@ _ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
 _ADADELTA_DECAY, _ADADELTA_EPSILON = 0.9, 1e-5
 _MAX_STEPS = 50  # of L-BFGS-B on a few parameters of held-out rows
 ROUND = 20  # steps of L-BFGS-B in a round of learning
-# Bounds of logarithms: of the parameters of any likelihood, in whatever unit, and of the variance
-# of Gaussian noise, where normalized y has a variance of one.
+# Bounds of logarithms: of a likelihood's parameters and of prior variances, in whatever unit, and
+# of the variance of Gaussian noise, where normalized y has a variance of one.
 PARAMETER_BOUNDS = (math.log(1e-6), math.log(1e6))
 NOISE_BOUNDS = (PARAMETER_BOUNDS[0], math.log(1e2))
 

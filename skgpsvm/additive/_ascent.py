@@ -11,8 +11,7 @@ from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._linalg import add_gram, mirror
-from .._noise import NOISE_BOUNDS
-from .._optim import ROUND, FlatParameters
+from .._optim import NOISE_BOUNDS, PARAMETER_BOUNDS, ROUND, FlatParameters
 from .._scoring import fisher_scoring
 from ..likelihoods._regression import observations
 from ._bound import EffectsBound, Sums, gains, products
@@ -20,8 +19,7 @@ from ._defaults import DEFAULTS
 from ._posterior import AdditivePosterior
 
 HYPERPARAMETERS = ("length", "variance", "noise")
-_LEAST_LEFT = 1e-3  # share of its precision that a latent keeps without a row
-VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
+_MIN_LEFT = 1e-3  # share of its precision that a latent keeps without a row
 
 
 def _key(own):
@@ -190,7 +188,7 @@ class AdditiveAscent(Stage):
         axes = effects.expand(len(self.basis.axes), 2), pairs.expand(len(self.basis.pair_axes), 2)
         return {
             "length": torch.cat(axes),
-            "variance": like.new_tensor([VARIANCE_BOUNDS]),
+            "variance": like.new_tensor([PARAMETER_BOUNDS]),
             "noise": like.new_tensor([NOISE_BOUNDS]),
         }
 
@@ -238,7 +236,7 @@ class AdditiveAscent(Stage):
         _, targets, weights = rows.take(slice(None))
         mean, var = self._row_moments(self.posteriors(state), X)
         one = (weights.clamp_max(1) / weights)[:, None]
-        left = (1 - one * precisions * var).clamp_min(_LEAST_LEFT)
+        left = (1 - one * precisions * var).clamp_min(_MIN_LEFT)
         parts = targets, mean - one * slopes * var / left, var / left, weights
         return self.rows.collect(*parts)
 
