@@ -65,6 +65,21 @@ def test_moments_of_draws_and_of_predictions_agree(kind):
         model.predict(X, return_std=True, return_cov=True)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", [kind for kind in REGRESSORS if kind is not AdditiveGPRegressor])
+def test_covariances_of_rows_without_noise_have_their_variances(kind, dtype):
+    X, y = waves(60, 2)
+    options = {"noise_variance": 1e-12, "optimizer": None, "dtype": dtype, "random_state": 0}
+    model = kind(**{name: options[name] for name in options if hasattr(kind(), name)}).fit(X, y)
+    rows = np.concatenate([X, X + 0.01])
+    cov = model.predict(rows, return_cov=True)[1]
+    std = model.predict(rows, return_std=True)[1]
+    # A variance is a difference, of which single precision leaves five digits of the prior's.
+    tolerance = {"rtol": 1e-5, "atol": 1e-4 * y.var() if dtype == "float32" else 1e-12}
+    assert_allclose(np.diagonal(cov), std**2, **tolerance)
+
+
 @pytest.mark.parametrize("n_samples", [0, -1, 2.5, "3", None])
 @pytest.mark.parametrize("kind", [SVGPRegressor, AdditiveGPRegressor])
 def test_numbers_of_draws_are_positive_integers(kind, n_samples):

@@ -327,7 +327,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         -------
         cov : ndarray of shape (n, n) or (n, n, c)
             Covariance of each latent function, in the units of `latent_mean_and_variance`, whose
-            variances are the diagonal. Different latent functions have none.
+            variances are the diagonal, up to the rounding errors of ``dtype="float32"``. Different
+            latent functions have none.
         """
         return self._outputs(self._latent_cov(X))
 
