@@ -396,7 +396,7 @@ def test_chunks_of_bases_change_nothing(form, monkeypatch):
     bound, leaves = bound_of(form), leaves_of(random_parameters(form))
     values = [full(bound, leaves)]
     posteriors = [posterior_of(bound, random_parameters(form))]
-    monkeypatch.setattr(_stochastic, "LARGE_BLOCK", 4)
+    monkeypatch.setattr(_stochastic, "CACHED_BLOCK", 4)
     monkeypatch.setattr(_bases, "_CHUNK_BASES", 2)
     values.append(full(bound, leaves))
     posteriors.append(posterior_of(bound, random_parameters(form)))

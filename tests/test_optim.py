@@ -8,7 +8,7 @@ import torch
 from problems import t64
 from scipy.optimize import minimize
 
-from skgpsvm._optim import STEPS, FlatParameters, by_autograd, lbfgs
+from skgpsvm._optim import STEPS, FlatParameters, by_autograd, lbfgs, maximize_density
 from skgpsvm.exceptions import NotPositiveDefiniteError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
@@ -154,3 +154,23 @@ def test_value_and_gradient_by_autograd():
     assert isinstance(value, float)
     assert value == pytest.approx(-(z**4 + z**2).sum().item(), rel=1e-14)
     np.testing.assert_allclose(gradient, -(4 * z**3 + 2 * z), rtol=1e-14)
+
+
+def test_density_is_maximized_with_weights_prior_and_bounds():
+    y, weights = t64([0.5, -1.0, 2.0]), t64([1.0, 3.0, 0.5])
+
+    def log_density(log_var):
+        return -0.5 * (log_var + y.square() / log_var.exp())
+
+    def best(bounds=(-10.0, 10.0), log_prior=None):
+        options = t64([0.0]), t64([bounds]), log_prior
+        return maximize_density(log_density, weights, *options)
+
+    expected = (weights @ y.square() / weights.sum()).log()
+    found, value = best()
+    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert value == pytest.approx((weights @ log_density(found)).item(), rel=1e-12)
+    assert best((-10.0, -1.0))[0].item() == -1.0
+    near_one, lower = best(log_prior=lambda log_var: -1e6 * (log_var - 1).square().sum())
+    assert near_one.item() == pytest.approx(1.0, abs=1e-5)
+    assert lower < value

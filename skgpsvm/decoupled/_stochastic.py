@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
-from .._memory import LARGE_BLOCK, block_rows
+from .._memory import CACHED_BLOCK, block_rows, n_cached_blocks
 from .._objectives import elbo
 from .._optim import adam_step
 from .._transfers import to_device
@@ -182,7 +182,7 @@ class StochasticBound:
         total, sampled = 0.0, bases[columns]
         if not len(columns):  # a rank's part of very few
             return total
-        size = block_rows(len(columns), LARGE_BLOCK)
+        size = block_rows(len(columns), n_cached_blocks(bases.device) * CACHED_BLOCK)
 
         def part(rows, weights, at, sampled, theta):
             K = self.kernel(rows, sampled, theta) * (at[:, None] != columns)
