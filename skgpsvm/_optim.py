@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -171,11 +170,13 @@ class FlatParameters:
     def limits(self, state):
         """Return the bounds of the vector, (k, 2)."""
 
-        def of(name):
-            free = torch.stack([state[name].new_full((), end * torch.inf) for end in (-1, 1)])
-            return self._bounds.get(name, free).expand(state[name].numel(), 2)
+        def of(name, unit):
+            tensor = state[name]
+            bounds = self._bounds.get(name, tensor.new_tensor([-torch.inf, torch.inf]))
+            units = torch.as_tensor(unit, dtype=tensor.dtype, device=tensor.device)
+            return bounds.expand(tensor.numel(), 2) / units.expand_as(tensor).reshape(-1, 1)
 
-        return torch.cat([of(name) for name in self._units])
+        return torch.cat([of(*pair) for pair in self._units.items()])
 
 
 @dataclass(frozen=True)
@@ -187,13 +188,17 @@ class Free:
     scale: torch.Tensor | None = None  # (d,): unit of the inducing points in each feature
     noise_bounds: tuple = PARAMETER_BOUNDS  # two floats
     prior: Any = None  # of theta, such as a `SignalPrior`
+    # (k,): unit of log theta relative to theta, infinite where it is 1; see `period_units`
+    relative_units: torch.Tensor | None = None
 
-    @cached_property
-    def flat(self):
-        """The learned tensors as one vector, a `FlatParameters`."""
+    def flat(self, theta):
+        """Return the `FlatParameters` of the learned tensors, given theta at the start, (k,)."""
         noise_bounds = self.theta_bounds.new_tensor([self.noise_bounds])
         bounds = {"theta": self.theta_bounds, "noise": noise_bounds}
-        return FlatParameters(self.names, {"Z": self.scale}, bounds)
+        units = {"Z": self.scale}
+        if self.relative_units is not None:
+            units["theta"] = (theta.exp() * self.relative_units).clamp_max(1.0)
+        return FlatParameters(self.names, units, bounds)
 
     def log_prior(self, theta):
         """Return the log density of theta up to a constant; zero, on the CPU, without a prior."""
@@ -214,7 +219,7 @@ class Free:
         derivatives by name. The learned parameters and the ``objective`` of the state become those
         of the maximum. Returns whether the round ended before its last step.
         """
-        start, flat, n_evaluations = state.parameters(), self.flat, 0
+        start, flat, n_evaluations = state.parameters(), self.flat(state.theta), 0
 
         def value_and_gradient(point):
             nonlocal n_evaluations

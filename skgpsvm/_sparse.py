@@ -14,6 +14,7 @@ from ._data import WeightedDataset
 from ._distributed import n_ranks
 from ._estimators import FOLLOWED
 from ._fitted_models import SparseModel
+from ._hyperparameters.periods import period_units, with_most_likely_periods
 from ._inference.coordinate_ascent import CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, AscentStage, GradientInference
 from ._linalg import natural_parameters
@@ -117,6 +118,7 @@ class SparseProblem:
     noise: Noise
     # Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn
     learned: tuple
+    searches_periods: bool  # whether the kernel is learned, by gradients or not
     learning_dtype: torch.dtype  # of products of features in `ElboLearning`
     make_prior: Callable | None  # takes rows; returns the prior of theta, or None
     # Dicts of functions by name. Each takes the kernel, and returns one with the same entries of
@@ -153,6 +155,7 @@ class SparseProblem:
             template=template,
             noise=estimator._noise_model,
             learned=tuple(free),
+            searches_periods=problem.learns and isinstance(estimator.optimizer, str),
             learning_dtype=dtype,
             make_prior=make_prior if learns else None,
             alternatives=alternatives,
@@ -163,13 +166,20 @@ class SparseProblem:
         )
 
     def initial_model(self):
-        """Return the model that a cold fit starts from: kernel, noise and inducing points."""
+        """Return the model that a cold fit starts from: kernel, noise and inducing points.
+
+        Periods that are learned start from the most likely ones.
+        """
         points, problem = self.inducing_points, self.problem
         X, weights = problem.X, problem.weights
         if n_ranks() > 1 and isinstance(points, str):
             some = self.rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, problem.random_state)
             X, _, weights = map(array_of, some.take(slice(None)))
-        return self.model_at(self._points(X, self.n_inducing, points, weights))
+        Z, kernel = self._points(X, self.n_inducing, points, weights), self.kernel
+        if self.searches_periods:
+            kernel = with_most_likely_periods(kernel, self.rows, problem.random_state)
+        noise = tuple(self.likelihood.parameters().tolist())
+        return SparseModel(kernel, Z, noise, template=self.template)
 
     def _points(self, X, n_points, method="kmeans", weights=None):
         problem = self.problem
@@ -183,11 +193,6 @@ class SparseProblem:
         if len(Z) <= n_points:
             return Z
         return self._points(csr_array(Z) if isinstance(self.rows.X, CSRRows) else Z, n_points)
-
-    def model_at(self, Z):
-        """Return a model without a posterior at inducing points (m, d)."""
-        noise = tuple(self.likelihood.parameters().tolist())
-        return SparseModel(self.kernel, Z, noise, template=self.template)
 
     def free_parts(self, model):
         """Return the names of the tensors of a model that are learned, a list.
@@ -216,7 +221,9 @@ class SparseProblem:
         """
         bounds = theta_bounds(model.kernel, self.rows.device)
         noise_bounds = self.noise.limits(noise_bounds)
-        return Free(names, bounds, self.problem.scale, noise_bounds, self.prior())
+        scale = self.problem.scale
+        units = period_units(model.kernel, scale)
+        return Free(names, bounds, scale, noise_bounds, self.prior(), units)
 
     def inference(self, model, method, parts, *, batch_size=None, learning_rate=None, rule="adam"):
         """Return the stage that finds the posterior, and learns some parts by gradient steps.

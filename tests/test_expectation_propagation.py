@@ -544,7 +544,7 @@ def stochastic_gradient(learning, state, surrogate):
     """Return the gradient of a minibatch as one vector."""
     leaves, basis = learning._differentiable_basis(state)
     gradients = learning._stochastic_gradients(state, leaves, surrogate, basis)
-    return learning.problem.free.flat.gradient(gradients)
+    return learning.problem.free.flat(state.theta).gradient(gradients)
 
 
 def test_gradient_of_a_minibatch():

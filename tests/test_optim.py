@@ -126,10 +126,12 @@ def test_steps_are_those_of_torch(rule, optimizer, dtype):
 def test_packed_tensors_come_back_with_their_slopes_and_bounds():
     state = {"a": t64([1.0, 2.0]), "b": t64([[1.0, 2.0], [3.0, 4.0]]), "c": t64([9.0])}
     packing = FlatParameters(
-        ["b", "a"], {"b": t64([2.0, 4.0])}, {"a": t64([[0.0, 1.0], [2.0, 3.0]])}
+        ["b", "a"],
+        {"b": t64([2.0, 4.0]), "a": t64([1.0, 0.5])},
+        {"a": t64([[0.0, 1.0], [2.0, 3.0]])},
     )
     vector = packing.vector(state)
-    np.testing.assert_array_equal(vector, [0.5, 0.5, 1.5, 1.0, 1.0, 2.0])
+    np.testing.assert_array_equal(vector, [0.5, 0.5, 1.5, 1.0, 1.0, 4.0])
     parts = packing.parts(vector, state)
     assert list(parts) == ["b", "a"]
     for name, part in parts.items():
@@ -144,7 +146,7 @@ def test_packed_tensors_come_back_with_their_slopes_and_bounds():
     np.testing.assert_allclose(by_hand, slope, rtol=1e-14)
     limits = packing.limits(state)
     np.testing.assert_array_equal(limits[:4], [[-np.inf, np.inf]] * 4)
-    np.testing.assert_array_equal(limits[4:], [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(limits[4:], [[0, 1], [4, 6]])
 
 
 def test_value_and_gradient_by_autograd():

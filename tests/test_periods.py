@@ -6,7 +6,16 @@ from numpy.testing import assert_array_equal
 from problems import rows_of, t64
 from sklearn.gaussian_process.kernels import RBF, ExpSineSquared
 
-from skgpsvm import SVGPRegressor
+from skgpsvm import (
+    BayesianSVC,
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
+    EPClassifier,
+    QSGPClassifier,
+    QSGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpsvm._collapsed import Hyperparameters
 from skgpsvm._hyperparameters.periods import most_likely_periods
 
@@ -24,6 +33,105 @@ def test_period_is_learned_from_any_start(factor, n_inducing):
     kernel = 1.0 * ExpSineSquared(periodicity=40.0 * factor)
     model = SVGPRegressor(kernel, n_inducing=n_inducing, random_state=0).fit(X, y)
     assert model.kernel_.k1.k2.periodicity == pytest.approx(40.0, rel=0.02)
+
+
+POINTS = {"basis": "inducing"}
+
+
+def period_of(model):
+    kernel = getattr(model.kernel_, "kernels", [model.kernel_])[0]
+    (period,) = (v for name, v in kernel.get_params().items() if name.endswith("__periodicity"))
+    return period
+
+
+def labels(f, rng):
+    return (rng.uniform(size=len(f)) < 1 / (1 + np.exp(-4 * f))).astype(int)
+
+
+def three_labels(f, rng):
+    return np.digitize(f + 0.3 * rng.normal(size=len(f)), [-0.5, 0.5])
+
+
+def counts(f, rng):
+    return rng.poisson(np.exp(1 + f))
+
+
+def outliers(f, rng):
+    return f + 0.2 * rng.standard_t(3, size=len(f))
+
+
+def amounts(f, rng):
+    return np.exp(f + 0.3 * rng.normal(size=len(f)))
+
+
+def numbers(f, rng):
+    return f + 0.5 * rng.normal(size=len(f))
+
+
+def noise_of_wave(f, rng):
+    return f + np.exp(0.5 * f - 1) * rng.normal(size=len(f))
+
+
+@pytest.mark.parametrize("n", [32, 150])
+@pytest.mark.parametrize(
+    ("estimator", "draw", "options"),
+    [
+        (SVGPClassifier, labels, {}),
+        (SVGPClassifier, three_labels, {}),
+        (SVGPClassifier, labels, {"solver": "natural_gradient"}),
+        (EPClassifier, labels, {}),
+        (BayesianSVC, labels, {}),
+        (BayesianSVC, three_labels, {"multi_class": "ovr"}),
+        (DecoupledGPClassifier, labels, {}),
+        (QSGPClassifier, labels, POINTS),
+        (SVGPRegressor, numbers, {}),
+        (SVGPRegressor, counts, {"likelihood": "poisson"}),
+        (SVGPRegressor, amounts, {"likelihood": "gamma"}),
+        (SVGPRegressor, outliers, {"likelihood": "student_t"}),
+        (SVGPRegressor, noise_of_wave, {"likelihood": "heteroscedastic"}),
+        (DecoupledGPRegressor, numbers, {}),
+        (QSGPRegressor, numbers, POINTS),
+        (QSGPRegressor, outliers, POINTS | {"likelihood": "laplace"}),
+    ],
+)
+def test_every_estimator_finds_the_period(estimator, draw, options, n):
+    rng = np.random.default_rng(n)
+    X = rng.uniform(0, 5, (n, 1))
+    y = draw(np.sin(2 * np.pi * X[:, 0]), rng)
+    for start in (1 / 20, 20):
+        kernel = 1.0 * ExpSineSquared(periodicity=start)
+        model = estimator(kernel, random_state=0, **options).fit(X, y)
+        assert period_of(model) == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "draw"), [(DecoupledGPClassifier, labels), (DecoupledGPRegressor, numbers)]
+)
+def test_stochastic_gradients_start_from_the_period(estimator, draw):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (150, 1))
+    y = draw(np.sin(2 * np.pi * X[:, 0]), rng)
+    kernel = 1.0 * ExpSineSquared(periodicity=1 / 20)
+    options = {"n_inducing": 20, "max_iter": 20, "random_state": 0}
+    model = estimator(kernel, solver="sgd", **options).fit(X, y)
+    assert period_of(model) == pytest.approx(1.0, rel=0.1)  # steps go on until the last
+
+
+def test_periods_stay_without_learning():
+    X, y = wave(40.0)
+    kernel = 1.0 * ExpSineSquared(periodicity=3.0)
+    for estimator in (SVGPClassifier, EPClassifier, BayesianSVC):
+        model = estimator(kernel, optimizer=None).fit(X, y > 0)
+        assert period_of(model) == pytest.approx(3.0)
+
+
+def test_period_that_is_nearly_right_is_learned_with_the_rest():
+    # Steps of the size that suits length scales would miss the peak, and learning would end there.
+    X, y = wave(1.0, n=150)
+    kernel = 1.0 * ExpSineSquared(periodicity=1.0)
+    model = SVGPClassifier(kernel, random_state=0).fit(X, y > 0)
+    fixed = 1.0 * ExpSineSquared(periodicity=1.0, periodicity_bounds="fixed")
+    assert model.elbo_ > SVGPClassifier(fixed, random_state=0).fit(X, y > 0).elbo_ - 1
 
 
 def test_periods_of_several_terms_are_found():

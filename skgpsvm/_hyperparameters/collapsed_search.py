@@ -26,8 +26,6 @@ from .initialization import (
     lengths_by_feature,
     with_lengths,
 )
-from .periods import ROWS as PERIOD_ROWS
-from .periods import most_likely_periods
 from .priors import Penalized
 
 # Starts are compared on the exact evidence of so many rows, unless there are fewer inducing points.
@@ -154,8 +152,6 @@ class CollapsedSearch:
         """Return where the start of highest ELBO, or log evidence, ends."""
         if self._n_exact is not None and self._trained == ["Z"]:
             return self._first  # the evidence has no inducing points to learn
-        if "theta" in self._trained and free_periods(self.start.kernel).any():
-            self._first = self._first._replace(theta=self._theta_of_best_periods())
         learns_lengths = "theta" in self._trained and free_lengths(self.start.kernel).any()
         n, d = self._rows.n_rows, self._d
         few = n <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
@@ -180,14 +176,6 @@ class CollapsedSearch:
         if self._n_exact in (None, self._rows.n_rows):
             return point
         return self._on_more_rows(point)
-
-    def _theta_of_best_periods(self):
-        """Return theta with the most likely periods, also as that of the start."""
-        rows = self._subset(PERIOD_ROWS, gathered=True)
-        theta = most_likely_periods(self.start.kernel, rows, self._first)
-        kernel = self.start.kernel.clone_with_theta(theta.cpu().numpy())
-        self.start = replace(self.start, kernel=kernel)
-        return theta
 
     def _with_missing_features(self, state):
         """Return a state whose evidence no feature with a long length scale can raise.
@@ -357,10 +345,13 @@ class CollapsedSearch:
     def _factors_of_noise(self):
         """Return the factors, see `_scaled`, of another start if the noise starts from little.
 
-        From little noise, an ascent may end at a function that follows every row.
+        From little noise, an ascent may end at a function that follows every row. With a free
+        period the initial variance is little: the less noise, the fewer steps keep to the period.
         """
         least = self._first.noise.exp().min().item()
-        is_little = "noise" in self._trained and least < INITIAL_VARIANCE
+        has_periods = "theta" in self._trained and free_periods(self.start.kernel).any()
+        limit = _LARGE_NOISE if has_periods else INITIAL_VARIANCE
+        is_little = "noise" in self._trained and least < limit
         return [(1.0, 1.0, _LARGE_NOISE / least)] if is_little else []
 
     def _best_of_few_rows(self):

@@ -53,7 +53,7 @@ def refine_on_evidence(sparse, model):
     axes = directions(model.kernel).to(device)
     scaling = SharedScaling(evidence, best.theta, axes, free.theta_bounds)
     within = axes.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
-    shared = replace(free, theta_bounds=within)
+    shared = replace(free, theta_bounds=within, relative_units=None)
     learning = CollapsedLearning(scaling, shared, _LEARNING_TOL, _FEW_STEPS)
     state = learning.init(axes.new_zeros(len(axes)), best.Z, best.noise)
     problem.run_stage("evidence of more rows", learning, state, 1, must_converge=False)

@@ -84,7 +84,7 @@ class AdamSteps:
 
         The learned fields of the state and its ``adam`` are replaced.
         """
-        flat, start = self.free.flat, vars(state).copy()
+        flat, start = self.free.flat(state.theta), vars(state).copy()
         point, limits = flat.vector(start), flat.limits(start).unbind(1)
         rate, memory, total = self.learning_rate * state.rate_factor, state.adam or None, 0.0
         for index in batches:

@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 from .._estimators import FOLLOWED
 from .._fitted_models import DecoupledModel
 from .._hyperparameters.initialization import median_scales
+from .._hyperparameters.periods import with_most_likely_periods
 from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
@@ -141,7 +142,10 @@ def _fixed_parts(estimator):
 
 
 def _initial_model(estimator, problem, likelihood, variance):
-    """Return a model without bases; the length scale is the median distance of some rows."""
+    """Return a model without bases.
+
+    The length scale is the median distance of some rows, and free periods are the most likely ones.
+    """
     scaler = problem.scaler
     kernel, template = estimator._noise_model.split(estimator.kernel)
     d = len(scaler.scale_)
@@ -149,6 +153,8 @@ def _initial_model(estimator, problem, likelihood, variance):
         scales = median_scales(problem.rows, scaler, problem.random_state)
         bounds = np.outer(scales, (1e-3, 1e3))
         kernel = ConstantKernel(variance, (1e-3, 1e5)) * MultiscaleRBF(scales, bounds, n_features=d)
+    elif estimator.optimizer is not None:
+        kernel = with_most_likely_periods(kernel, problem.rows, problem.random_state)
     parts = kernel.get_params().values()
     wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
     noise = tuple(likelihood.parameters().tolist())

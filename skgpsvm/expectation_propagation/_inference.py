@@ -107,7 +107,7 @@ class SiteUpdates(PosteriorStage):
 
     def _learn(self, state, gradients, progress):
         """Take a step of the hyperparameters."""
-        parameters, flat = state.parameters(), self.problem.free.flat
+        parameters, flat = state.parameters(), self.problem.free.flat(state.theta)
         step, state.memory = self.rule.step(state.memory, flat.gradient(gradients), progress)
         limits = flat.limits(parameters).unbind(-1)
         point = (flat.vector(parameters) + state.step_factor * step).clamp(*limits)
