@@ -222,7 +222,7 @@ def variants():
 
 @forms
 @pytest.mark.parametrize("kind", variants())
-def test_slopes_are_those_of_differences(kind, form):
+def test_derivatives_are_those_of_differences(kind, form):
     basis = variants()[kind]
     theta = {name: t64(list(own.values())) + 0.1 for name, own in basis.start().items()}
     theta["noise"] = THETA["noise"]

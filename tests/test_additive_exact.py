@@ -142,7 +142,7 @@ def test_evidence_is_the_density_of_targets(known):
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("shares", [True, False])
-def test_slopes_are_those_of_finite_differences(shares, known, monkeypatch):
+def test_derivatives_are_those_of_finite_differences(shares, known, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._row_prior.SMALL_BLOCK", 700)
     basis, theta, sums = mixed(shares=shares, known=known)
     slopes, _ = RowEvidence(basis, theta, sums).derivatives(list(theta))

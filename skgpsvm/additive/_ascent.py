@@ -91,7 +91,7 @@ class AdditiveAscent(Stage):
         Returns
         -------
         value : float
-        slopes, information : dict of Tensor
+        gradient, information : dict of Tensor
             Derivatives, and minus the second derivatives.
 
         Notes
@@ -137,17 +137,17 @@ class AdditiveAscent(Stage):
             nonlocal highest, prior
             parts = {**own, **packing.parts(vector, own)}
             evidence = self._evidence(parts, sums)
-            log_prior, prior_slopes, prior_information = self._log_prior(parts)
+            log_prior, prior_gradient, prior_information = self._log_prior(parts)
 
             if (value := evidence.value + log_prior) > highest:
                 highest, prior = value, evidence.prior
 
             def derivatives():
-                slopes, information = evidence.derivatives(packing.names)
-                slopes |= {name: slopes[name] + slope for name, slope in prior_slopes.items()}
-                none = {name: torch.zeros_like(slope) for name, slope in slopes.items()}
+                gradient, information = evidence.derivatives(packing.names)
+                gradient |= {name: gradient[name] + part for name, part in prior_gradient.items()}
+                none = {name: torch.zeros_like(part) for name, part in gradient.items()}
                 of_prior = packing.gradient(none | prior_information)
-                return packing.gradient(slopes), information + of_prior.diag()
+                return packing.gradient(gradient), information + of_prior.diag()
 
             return value, derivatives
 
@@ -232,12 +232,12 @@ class AdditiveAscent(Stage):
         its latents, which is exact with Gaussian noise and a full covariance.
         """
         rows = self._left_out_rows()
-        X, slopes, precisions = self.residuals(state, rows)
+        X, gradients, precisions = self.residuals(state, rows)
         _, targets, weights = rows.take(slice(None))
         mean, var = self._row_moments(self.posteriors(state), X)
         one = (weights.clamp_max(1) / weights)[:, None]
         left = (1 - one * precisions * var).clamp_min(_MIN_LEFT)
-        parts = targets, mean - one * slopes * var / left, var / left, weights
+        parts = targets, mean - one * gradients * var / left, var / left, weights
         return self.rows.collect(*parts)
 
     def _left_out_rows(self):

@@ -155,14 +155,14 @@ class EffectsBound:
 
         Returns
         -------
-        slopes : dict of Tensor
+        gradient : dict of Tensor
             Derivatives of the bound, by name.
         information : Tensor of shape (k, k)
             For the hyperparameters of ``names``, one kind after the other.
         """
         w, half, cov = self._weights[..., None], self._half, torch.cholesky_inverse(self._chol)
         rho = self._sums.cross[..., None] / self._var - half @ w
-        slopes, moves = self._slopes_and_moves(cov, rho[..., 0])
+        gradient, moves = self._gradient_and_moves(cov, rho[..., 0])
         # Each C_i alpha is T times a column of V, plus the residual times an entry of s.
         V = torch.cat([moves[name] for name in names]).permute(1, 2, 0)
         s = torch.cat([rho.new_full((len(moves[name]),), name == "noise") for name in names])
@@ -172,9 +172,9 @@ class EffectsBound:
         mixed = torch.outer((V.mT @ (rho - half @ (cov @ w))).sum((0, 2)), s)
         square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)
         square = (square + (w.mT @ (self._gram - cov) @ w)[..., 0, 0]).sum()
-        return slopes, 0.5 * (information + mixed + mixed.T + square * torch.outer(s, s))
+        return gradient, 0.5 * (information + mixed + mixed.T + square * torch.outer(s, s))
 
-    def _slopes_and_moves(self, cov, rho):
+    def _gradient_and_moves(self, cov, rho):
         """Return derivatives of the bound, and the vectors v_i (k, c, r), by name."""
         effects, sums, w = self.prior, self._sums, self._weights
         rows, sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
@@ -186,17 +186,17 @@ class EffectsBound:
         by_coefs = [(half @ by).sum(0) + y.T @ own for half, by, y, own in parts]
         blocks = diagonal_blocks(sums.gram, rows)
         by_covs = [-0.5 / self._var * block.sum(0) for block in blocks]
-        slopes = {name: w.new_zeros(size) for name, size in effects.sizes.items()}
+        gradient = {name: w.new_zeros(size) for name, size in effects.sizes.items()}
         moves = {name: w.new_zeros(size, *rho.shape) for name, size in effects.sizes.items()}
         own_weights, own_rho = w.T.split(sizes), rho.T.split(rows)
-        for name, index, place, coef, cov in effects.slopes():
-            slopes[name][index] += (by_coefs[place] * coef).sum() + (by_covs[place] * cov).sum()
+        for name, index, place, coef, cov in effects.derivatives():
+            gradient[name][index] += (by_coefs[place] * coef).sum() + (by_covs[place] * cov).sum()
             move = coef @ own_weights[place] + effects.coefs[place] @ (coef.T @ own_rho[place])
             moves[name][index].T.split(rows)[place].add_(move)
         fit = (by_gram * self._gram).sum() + (self._cross * w).sum()
-        slopes["noise"] = 0.5 * (self._misfit - sums.weight).sum() - fit
+        gradient["noise"] = 0.5 * (self._misfit - sums.weight).sum() - fit
         moves["noise"] = w.new_zeros(1, *rho.shape)
-        return slopes, moves
+        return gradient, moves
 
 
 def _plus_one(matrices):

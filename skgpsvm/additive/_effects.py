@@ -174,7 +174,7 @@ class Effects(Prior):
         n_variances = len(self.basis.terms) + len(self.basis.absent)
         return {"length": len(self._numbers), "variance": n_variances}
 
-    def slopes(self):
+    def derivatives(self):
         """Yield derivatives of a term's ``coefs`` and ``covs`` in each logarithm they depend on.
 
         Yields
@@ -187,9 +187,9 @@ class Effects(Prior):
             Place of the term; the constant is term 0.
         coef, cov : Tensor of shape (r, p), (r, r)
         """
-        slopes, indices = {}, {factor: index for index, factor in enumerate(self._numbers)}
+        derivatives, indices = {}, {factor: index for index, factor in enumerate(self._numbers)}
         for group, members in self._groups:
-            slopes |= zip(members, zip(*group.slopes(), strict=True), strict=True)
+            derivatives |= zip(members, zip(*group.derivatives(), strict=True), strict=True)
         for place, (term, factors, variance) in enumerate(self._terms()):
             coef, cov = self.coefs[place], self.covs[place]
             has_absent = self.absent(term) is not None
@@ -197,7 +197,7 @@ class Effects(Prior):
             for k, factor in enumerate(factors):
                 if factor in indices:
                     parts = [(own.coef, own.cov) for own in factors]
-                    parts[k] = slopes[factor]
+                    parts[k] = derivatives[factor]
                     own = self._product(term, parts, variance)
                     own = (torch.nn.functional.pad(part, pad) for part in own)
                     yield "length", indices[factor], place, *own

@@ -152,7 +152,7 @@ class RowEvidence:
 
         Returns
         -------
-        slopes : dict of Tensor
+        gradient : dict of Tensor
             Derivatives of the evidence, by name.
         information : Tensor of shape (k, k)
             For the hyperparameters of ``names``, one kind after the other.
@@ -164,7 +164,7 @@ class RowEvidence:
         root, sums = self._root[..., None], self._sums
         inverse, alpha = torch.cholesky_inverse(self._chol), self._alpha[..., 0].T
         adjoint = 0.5 * (alpha @ alpha.T - (root * inverse * root.mT).sum(0))
-        slopes, moves = self.prior.slopes(adjoint, alpha)
+        gradient, moves = self.prior.derivatives(adjoint, alpha)
         # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
         # the share of that variance in all noise.
         share, left = torch.ones_like(root), 1 - inverse.diagonal(dim1=-2, dim2=-1)[..., None]
@@ -178,7 +178,7 @@ class RowEvidence:
         scaled = scaled | {"noise": share * self._solved}
         scaled = torch.cat([scaled[name] for name in names], -1)
         half = torch.linalg.solve_triangular(self._chol, scaled, upper=False).flatten(0, 1)
-        return slopes | {"noise": by_noise}, 0.5 * half.T @ half
+        return gradient | {"noise": by_noise}, 0.5 * half.T @ half
 
 
 def _evidence_at(K, log_var, sums):

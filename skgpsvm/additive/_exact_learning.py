@@ -65,9 +65,9 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
     _share = 1.0
 
     def _log_prior(self, own):
-        value, slopes, information = super()._log_prior(own)
+        value, gradient, information = super()._log_prior(own)
         if not self.shrinkage:
-            return value, slopes, information
+            return value, gradient, information
         rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
         lengths, of_pairs = own["length"][:n_effects], own["length"][n_effects:]
         log_noise, *of_noise = log_prior_of_deviations(own["noise"], rate)
@@ -77,7 +77,7 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
             torch.cat([part, torch.zeros_like(of_pairs)])
             for part in (0.5 * (penalty - 1), 0.25 * penalty)
         ]
-        parts = zip((slopes, information), of_noise, of_lengths, strict=True)
+        parts = zip((gradient, information), of_noise, of_lengths, strict=True)
         found = [part | {"noise": noise, "length": length} for part, noise, length in parts]
         return value + (log_noise + densities.sum()).item(), *found
 

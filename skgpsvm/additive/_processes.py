@@ -169,33 +169,31 @@ class ZeroMeanKernel:
         """Return g (..., b, b') between points; zero where one is missing."""
         return self._known(a, b, self._g(a.u, b.u))
 
-    def stationary_and_slope(self, a, b):
+    def stationary_and_derivative(self, a, b):
         """Return g between points, and its derivatives in the logarithms of distances."""
-        parts = self.profile.value_and_slope(self._distance(a.u, b.u))
+        parts = self.profile.value_and_derivative(self._distance(a.u, b.u))
         return tuple(self._known(a, b, part) for part in parts)
 
     def between(self, a, b):
         """Return prior covariances (..., b, b') between points."""
         return self._centered(a, b, self.stationary(a, b))
 
-    def between_and_slope(self, a, b, a_tilt, b_tilt):
+    def between_and_derivative(self, a, b, a_tilt, b_tilt):
         """Return prior covariances, and derivatives in logarithms of distances, given the tilts.
 
-        See `RowPrior.slopes`.
+        See `RowPrior.derivatives`.
         """
-        g, slope = self.stationary_and_slope(a, b)
+        g, derivative = self.stationary_and_derivative(a, b)
         scale = 1 / self.total[..., None]
         for left, right in ((a_tilt, b.h), (a.h, b_tilt)):
-            slope.addcmul_(left[..., :, None], (scale * right)[..., None, :], value=-1)
-        return self._centered(a, b, g), slope
+            derivative.addcmul_(left[..., :, None], (scale * right)[..., None, :], value=-1)
+        return self._centered(a, b, g), derivative
 
     def tilts(self, at):
-        """Return the tilts (..., b) at points, see `RowPrior.slopes`."""
-        of_h, at_atoms = (
-            (self.profile.value_and_slope(self._distance(points, self.atoms))[1] @ weights)[..., 0]
-            for weights in [self.weights[..., None]]
-            for points in (at.u, self.atoms)
-        )
+        """Return the tilts (..., b) at points, see `RowPrior.derivatives`."""
+        distances = (self._distance(points, self.atoms) for points in (at.u, self.atoms))
+        derivatives = (self.profile.value_and_derivative(each)[1] for each in distances)
+        of_h, at_atoms = ((part @ self.weights[..., None])[..., 0] for part in derivatives)
         of_total = (self.weights * at_atoms).sum(-1)
         return at.known * of_h - at.h * (0.5 * of_total / self.total)[..., None]
 
@@ -268,17 +266,17 @@ class AtValues(ZeroMeanKernel):
         """Return whitened features (..., b, m) at points."""
         return self._whitened(self.between(at, self._inducing))
 
-    def slopes(self):
+    def derivatives(self):
         """Return derivatives of ``coef`` and ``cov`` in the logarithms of the length scales."""
-        slope = self._slope(self._inducing, self._inducing)
-        return self._slope_of_coef(slope, slope), slope
+        derivative = self._derivative(self._inducing, self._inducing)
+        return self._derivative_of_coef(derivative, derivative), derivative
 
-    def _slope(self, a, b):
+    def _derivative(self, a, b):
         """Return derivatives (..., b, b') of prior covariances between points."""
         tilts = (self.tilts(at) for at in (a, b))
-        return self.between_and_slope(a, b, *tilts)[1].neg_()
+        return self.between_and_derivative(a, b, *tilts)[1].neg_()
 
-    def _slope_of_coef(self, cross, prior):
+    def _derivative_of_coef(self, cross, prior):
         r"""Return derivatives of ``coef``, given those of the columns' covariances with the points.
 
         Let :math:`K = L L^\top` be the covariance of the points. With the lower triangle
@@ -347,9 +345,10 @@ class CenteredAtPoints(AtValues):
         F, nodes = self._transform, self._nodes
         return F @ covariance(nodes, self._inducing), F @ covariance(nodes, nodes) @ F.mT
 
-    def slopes(self):
-        cross, cov = self._of_columns(self._slope)
-        return self._slope_of_coef(cross, self._slope(self._inducing, self._inducing)), cov
+    def derivatives(self):
+        cross, cov = self._of_columns(self._derivative)
+        prior = self._derivative(self._inducing, self._inducing)
+        return self._derivative_of_coef(cross, prior), cov
 
 
 def equally_spaced(m, cyclic=False):

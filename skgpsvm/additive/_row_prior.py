@@ -148,7 +148,7 @@ class RowPrior(Prior):
         return K
 
     @torch.no_grad()
-    def slopes(self, adjoint, vectors):
+    def derivatives(self, adjoint, vectors):
         r"""Return derivatives in the hyperparameters.
 
         Let the covariance of a process be :math:`k = g - h h^\top / H`. With g', h' and H' the
@@ -164,7 +164,7 @@ class RowPrior(Prior):
 
         Returns
         -------
-        slopes : dict of Tensor (k,)
+        gradient : dict of Tensor (k,)
             Derivatives of the function, by name.
         moves : dict of Tensor (k, n, c)
             Products of the derivatives of the covariance with the vectors, by name.
@@ -181,17 +181,17 @@ class RowPrior(Prior):
 
             def covariances(numbers, left=left, right=right, index=(block, other)):
                 ends = (tilts[numbers][:, own] for own in index)
-                return numbers.kernel.between_and_slope(left[numbers], right[numbers], *ends)
+                return numbers.kernel.between_and_derivative(left[numbers], right[numbers], *ends)
 
             for alone, part in self._alone.items():
-                between, slope = covariances(alone)
+                between, derivative = covariances(alone)
                 by_variance.add(of_numbers[part], block, other, between)
-                by_length.add(part, block, other, slope)
+                by_length.add(part, block, other, derivative)
             if of_pairs:
-                between, slope = covariances(paired)
+                between, derivative = covariances(paired)
                 between = self._with_fixed(between, left, right)
                 factors = self._mixed(between)[:n_paired]
-                by_length.add(slice(n_alone, None), block, other, slope.mul_(factors))
+                by_length.add(slice(n_alone, None), block, other, derivative.mul_(factors))
                 own = between.new_empty(len(of_pairs), *between.shape[1:])
                 for factors, product in zip(self._pairs_of.values(), own, strict=True):
                     torch.mul(*(between[factor] for factor in factors), out=product)
@@ -318,6 +318,6 @@ class _Numbers:
         return [slice(start, start + size) for start in range(0, max(p, 1), size)]
 
     def tilts(self, rows):
-        """Return tilts (p, n) at `Points`, see `RowPrior.slopes`."""
+        """Return tilts (p, n) at `Points`, see `RowPrior.derivatives`."""
         parts = self._parts(rows.u.shape[1])
         return torch.cat([self.kernel[part].tilts(rows.of(part)) for part in parts])

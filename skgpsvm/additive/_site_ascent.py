@@ -158,9 +158,9 @@ class SiteAscent(AdditiveAscent):
         for _ in range(_N_NEWTON_STEPS):
             mean = level.expand(len(y), -1)
             found = sites.sites(y, mean, torch.full_like(mean, DEFAULTS.initial_variance))
-            slope, precision = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
-            moving = (precision > 0.5) | (slope.abs() > 0.5)
-            step = moving * (slope / precision.clamp_min(_MIN_PRECISION)).clamp(-1, 1)
+            grad, precision = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
+            moving = (precision > 0.5) | (grad.abs() > 0.5)
+            step = moving * (grad / precision.clamp_min(_MIN_PRECISION)).clamp(-1, 1)
             level = level + step
             if (step.abs() < _LAST_STEP).all():
                 break
@@ -291,7 +291,7 @@ class SiteAscent(AdditiveAscent):
 
 def _newton(lower, here, higher):
     """Return Newton steps that lower losses, from their values at three equally spaced points."""
-    slope = (higher - lower) / (2 * _DIFFERENCE)
+    grad = (higher - lower) / (2 * _DIFFERENCE)
     hess = (higher - 2 * here + lower) / _DIFFERENCE**2
-    step = torch.where(hess > 0, -slope / hess, -slope.sign())
+    step = torch.where(hess > 0, -grad / hess, -grad.sign())
     return step.clamp(-_MAX_STEP, _MAX_STEP)

@@ -32,7 +32,7 @@ class Profile(ABC):
     def value_and_weight(self, u):
         """Return g(u) and -g'(u) / u for u >= 0, zero where that is infinite."""
 
-    def value_and_slope(self, u):
+    def value_and_derivative(self, u):
         """Return g(u), and its derivative times u. Takes no gradients."""
         value, weight = self.value_and_weight(u)
         return value, (u * u).mul_(weight).neg_()
