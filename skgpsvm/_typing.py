@@ -50,6 +50,7 @@ class RowSource(Protocol):
     def __getitem__(self, rows: slice, /) -> Any: ...
 
 
+# Rows: an array, a table, a sparse matrix, or a source.
 MatrixLike = ArrayLike | SparseMatrix | RowSource | Dataset
 RandomStateLike = int | integer | RandomState | None
 ClassWeight = dict[Any, float] | dict[Any, int] | Literal["balanced"] | None  # by label
