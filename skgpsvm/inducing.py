@@ -6,7 +6,6 @@ import numbers
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
-from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_array, check_random_state, gen_batches
 
 from ._csr import MAX_DENSE, CSRRows
@@ -276,6 +275,9 @@ def _sums(x, weights, labels, k):
 
 def _kmeans_labels(x, weights, m, rng):
     """Return the cluster of each row, 0 to at most m - 1, where no cluster is empty."""
+    # Its import takes more than half as long as that of all of skgpsvm.
+    from sklearn.cluster import kmeans_plusplus
+
     start, _ = kmeans_plusplus(
         x, m, sample_weight=weights, n_local_trials=_LOCAL_TRIALS, random_state=rng
     )

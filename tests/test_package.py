@@ -4,6 +4,7 @@ import configparser
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,15 @@ def test_source_distribution_has_every_file_of_the_repository(monkeypatch):
     command.read_template()
     missing = tracked - {Path(name).as_posix() for name in command.filelist.files}
     assert {name for name in missing if not name.startswith(".git")} == set()
+
+
+def test_import_takes_few_packages_of_scikit_learn():
+    """`sklearn.cluster` alone imports decomposition, linear_model, neighbors and svm."""
+    told = "import sys, sklearn.base, torch; before = set(sys.modules); import skgpsvm; "
+    told += "print(*{'.'.join(name.split('.')[:2]) for name in set(sys.modules) - before})"
+    command = [sys.executable, "-c", told]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = {name for name in found.stdout.split() if name.startswith("sklearn.")}
+    names = {name for name in names if not name.startswith("sklearn._")}
+    needed = "callback", "gaussian_process", "metrics", "multiclass", "pipeline", "preprocessing"
+    assert names <= {f"sklearn.{name}" for name in (*needed, "utils", "exceptions")}
