@@ -4,7 +4,7 @@ import torch
 
 from .exceptions import NotPositiveDefiniteError, NumericalWarning, warn
 
-_LARGEST_JITTER = 1e-2
+LARGEST_JITTER = 1e-2  # relative to the mean diagonal
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
     "(standardize the features), a length scale much longer than the distances between rows, "
@@ -47,7 +47,7 @@ def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     while (failed := info > 0).any():
         grown = torch.where(failed, 10 * relative, relative)
         # The factor 1.5 is for rounding in the repeated products.
-        if jitter == 0 or (grown[failed] > 1.5 * _LARGEST_JITTER).any():
+        if jitter == 0 or (grown[failed] > 1.5 * LARGEST_JITTER).any():
             raise NotPositiveDefiniteError(
                 f"The {name} of shape {tuple(K.shape)} is not positive definite, with a jitter of "
                 f"{float(relative[failed].max()):.0e} times its mean diagonal. {_LIKELY_CAUSES}"

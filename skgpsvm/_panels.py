@@ -2,10 +2,10 @@
 
 import torch
 
+from ._linalg import LARGEST_JITTER
 from .exceptions import NotPositiveDefiniteError
 
 _PANEL = 256  # rows
-_LARGEST_JITTER = 1e-2
 
 
 class PanelCholesky:
@@ -39,7 +39,7 @@ class PanelCholesky:
         self.panels = []
         while not self._factorized(panel, jitter * scale, dtype):
             jitter *= 10
-            if not 0 < jitter < 1.5 * _LARGEST_JITTER:
+            if not 0 < jitter < 1.5 * LARGEST_JITTER:
                 raise NotPositiveDefiniteError(
                     f"A matrix of shape ({size}, {size}) that preconditions conjugate gradients is "
                     "not positive definite. Likely causes: rows on very different scales, a kernel "

@@ -29,6 +29,7 @@ from .exceptions import NotPositiveDefiniteError
 from .inducing import select_inducing_points
 
 LEARNING_RATE = 0.05  # default of Adam
+MINIBATCH = 1024  # default of its rows
 # A warm start honors changes of these parameters, besides those that every further call honors.
 MORE_FOLLOWED = dict.fromkeys(
     ("learn_inducing", "optimizer", "solver__batch_size", "solver__learning_rate"), ALWAYS

@@ -192,7 +192,7 @@ def test_other_solvers_learn_it_too(solver):
 def test_rows_beyond_one_batch_converge(monkeypatch):
     # Passes of minibatches would still move the means after 50, and 11 suffice.
     monkeypatch.setattr(_steps, "MAX_FULL_BATCH", 50)
-    monkeypatch.setattr(_steps, "_MINIBATCH", 20)
+    monkeypatch.setattr(_steps, "MINIBATCH", 20)
     X, y, _ = fan(1000)
     with warnings.catch_warnings(action="error", category=ConvergenceWarning):
         regressor(solver="natural_gradient", n_inducing=10, max_iter=20).fit(X, y)

@@ -22,9 +22,9 @@ from .mean_steps import ascend_means, newton_step, preconditioner, times
 
 _MOVED = "precision", "linear", "mean", "root"
 _NOTHING_KNOWN = (None, None, None), {}  # likelihood, mean and root, and what is found there
-_MAX_HALVINGS = 10
-_SIZES = [0.5**k for k in range(_MAX_HALVINGS)]  # of a step, in turn
-_ROUNDING = 1e-9
+MAX_HALVINGS = 10
+_SIZES = [0.5**k for k in range(MAX_HALVINGS)]  # of a step, in turn
+ROUNDING = 1e-9  # fall of the ELBO that counts as rounding, relative
 # Nats per row by which the ELBO may fall where its expectations, and those of derivatives, are
 # averages over draws: the fixed point of the sweeps is then not quite its maximum.
 _MAX_FALL = 1e-5
@@ -317,10 +317,7 @@ class CoordinateAscent:
             before = before.item()
             value = before if value is None else value
             self._move(state, last, target, step, latents)
-            for _ in range(_MAX_HALVINGS):
-                if self._is_uphill(state, before):
-                    break
-                self._move(state, last, (state.precision, state.linear), 0.5, latents)
+            self._halve(state, last, self._least_uphill(before), latents)
         state.n_steps += 1
         state.change = relative_change(state.mean, start)
         return value
@@ -338,10 +335,7 @@ class CoordinateAscent:
             return self.uphill_sweep(state)
         start, value = replace(state), self.sweep(state)
         self._newton_step(state)
-        for _ in range(_MAX_HALVINGS):
-            if self.elbo(state) >= value - _MAX_FALL * self.rows.total_weight:
-                break
-            self._move(state, start, (state.precision, state.linear), 0.5, slice(None))
+        self._halve(state, start, value - _MAX_FALL * self.rows.total_weight)
         state.change = relative_change(state.mean, start.mean)
         return value
 
@@ -370,14 +364,20 @@ class CoordinateAscent:
         step = newton_step(gradient, product, precondition)
         for size in (*_SIZES, 0.0):
             state.mean = start + size * step
-            if self._is_uphill(state, before):
+            if self.elbo(state) >= self._least_uphill(before):
                 break
         state.linear = times(state.precision, state.mean)
 
-    def _is_uphill(self, state, before):
-        """Return whether the ELBO is at least that before a step, but for rounding errors."""
-        slack = max(_ROUNDING * abs(before), self._slack(before))
-        return self.elbo(state) >= before - slack
+    def _halve(self, state, start, least, latents=slice(None)):
+        """Halve the step of some latents from a start while the ELBO is below ``least``."""
+        for _ in range(MAX_HALVINGS):
+            if self.elbo(state) >= least:
+                break
+            self._move(state, start, (state.precision, state.linear), 0.5, latents)
+
+    def _least_uphill(self, before):
+        """Return the ELBO after a step that does not lower it, but for rounding errors."""
+        return before - max(ROUNDING * abs(before), self._slack(before))
 
     def _by_prior(self, mean):
         """Return the products of the precision of the prior with means (c, p)."""

@@ -11,10 +11,9 @@ from .._csr import dense
 from .._evidence import distinct_rows
 from .._linalg import cholesky
 from .._sites import Sites
+from .coordinate_ascent import MAX_HALVINGS, ROUNDING
 from .mean_steps import times
 
-_MAX_HALVINGS = 10
-_ROUNDING = 1e-9
 _MIN_PRECISION = 1e-9  # of a site, relative to the mean precision of the prior
 
 
@@ -139,10 +138,10 @@ class LatentAscent:
         """Take an uphill sweep, see `CoordinateAscent.uphill_sweep`; return the ELBO before."""
         before, step = posterior.value, self.likelihood.step(1)
         for j, latents in enumerate(self.likelihood.groups):
-            part, least = posterior.parts[j], posterior.value - _ROUNDING * abs(posterior.value)
+            part, least = posterior.parts[j], posterior.value - ROUNDING * abs(posterior.value)
             targets = [target[:, latents] for target in self.sites(posterior)]
             pairs = list(zip((part.precision, part.linear), targets, strict=True))
-            for k in range(_MAX_HALVINGS):
+            for k in range(MAX_HALVINGS):
                 moved = self._part(j, *(torch.lerp(*pair, step * 0.5**k) for pair in pairs))
                 found = self._posterior([*posterior.parts[:j], moved, *posterior.parts[j + 1 :]])
                 if found.value >= least:

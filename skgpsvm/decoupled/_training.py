@@ -15,7 +15,7 @@ from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
 from .._solved import parts_on_device
-from .._sparse import LEARNING_RATE, MORE_FOLLOWED, update_posterior
+from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED, update_posterior
 from .._torch_kernels import theta_bounds, torch_kernel
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..kernels import MultiscaleRBF
@@ -24,7 +24,6 @@ from ..solvers import ConjugateGradients, StochasticGradient
 from ._stochastic import PARTS, DescentState, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
-_MINIBATCH = 1024
 SOLVERS = {"cg": ConjugateGradients(), "sgd": StochasticGradient()}
 _CG, _SGD = where(solver=ConjugateGradients), where(solver=StochasticGradient)
 USES = {
@@ -108,7 +107,7 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
         bound,
         rows,
         {"Z": estimator.n_inducing, "bases": estimator.n_mean_bases},
-        solver.batch_size or _MINIBATCH,
+        solver.batch_size or MINIBATCH,
         LEARNING_RATE if solver.learning_rate is None else solver.learning_rate,
         [part for part in PARTS if part not in _fixed_parts(estimator)],
         {"theta": theta_bounds(start.kernel, device).unbind(-1), "noise": noise.limits()},
