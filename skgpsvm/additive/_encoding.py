@@ -280,7 +280,8 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     missing = np.zeros(X.shape[1], dtype=bool)
     for start in range(0, len(X), CHUNK_ROWS):
-        chunk = X[start : start + CHUNK_ROWS][weights[start : start + CHUNK_ROWS] > 0]
+        rows = slice(start, start + CHUNK_ROWS)
+        chunk = X[rows][weights[rows] > 0]
         if len(chunk):
             chunk, known = _without_sentinels(chunk, shared), chunk
             low = np.fmin(low, np.fmin.reduce(chunk, 0))

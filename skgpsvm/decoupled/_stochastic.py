@@ -341,20 +341,15 @@ class StochasticDescent(Stage):
         columns, part = to_device(columns, X.device), self.rows.shard
         value = self.bound.value(parameters | moved, X, y, weights, ratio, columns, part)
         rate = self._learning_rate / (1 + 0.1 * math.sqrt(state.n_steps + 1))
-        gradients = torch.autograd.grad(value, [*leaves.values()], allow_unused=True)
-        gradients = {name: s for name, s in zip(leaves, gradients, strict=True) if s is not None}
-        value, *sums = self.rows.sum(value.detach(), *gradients.values())
-        gradients = dict(zip(gradients, sums, strict=True))
+        gradients = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)
+        value, *gradients = self.rows.sum(value.detach(), *gradients)
         with torch.no_grad():
-            for name, leaf in leaves.items():
-                if (gradient := gradients.get(name)) is not None:
-                    none = leaf.new_zeros([0] * leaf.ndim)
-                    moments = [
-                        _padded(m, leaf.shape) for m in state.moments.get(name, (none, none))
-                    ]
-                    step, memory = adam_step((state.n_steps, *moments), gradient, rate)
-                    leaf += step
-                    _, *state.moments[name] = memory
+            for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+                none = leaf.new_zeros([0] * leaf.ndim)
+                moments = [_padded(m, leaf.shape) for m in state.moments.get(name, (none, none))]
+                step, memory = adam_step((state.n_steps, *moments), gradient, rate)
+                leaf += step
+                _, *state.moments[name] = memory
                 if name in self._limits and leaf.numel():
                     leaf.clamp_(*self._limits[name])
                 if name in ("Z", "bases"):
