@@ -76,12 +76,15 @@ def broadcast_from_rank0(value):
     return gather(value if rank() == 0 else None)[0]
 
 
-def run_on_all_ranks(function, *args, **kwargs):
-    """Return the result of ``function`` on this rank; raise on all ranks if any rank fails."""
+@contextmanager
+def raise_on_all_ranks():
+    """Raise on all ranks if the block fails on any of them."""
     if n_ranks() == 1:
-        return function(*args, **kwargs)
+        yield
+        return
+    failure = None
     try:
-        result, failure = function(*args, **kwargs), None
+        yield
     except Exception as error:  # any error: the other ranks would wait for this one forever
         failure = error
     try:
@@ -90,7 +93,6 @@ def run_on_all_ranks(function, *args, **kwargs):
         if failure:
             raise failure
     _raise_if(f"rank {i} failed: {told}" for i, told in enumerate(failures) if told)
-    return result
 
 
 def check_equal(values, *, counts=True):

@@ -15,7 +15,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from ._data import to_tensor
-from ._distributed import check_equal, gather, rank, run_on_all_ranks
+from ._distributed import check_equal, gather, raise_on_all_ranks, rank
 from .exceptions import DivergenceError, warn
 
 _MAX_NAMED = 3  # stages that a warning lists
@@ -122,7 +122,8 @@ class Run:
         self._checkpoint, self._unconverged = None, {}
         if checkpoint:
             shards = gather(joblib.hash(data))
-            self._checkpoint = run_on_all_ranks(checkpoint.open, estimator, rank(), *shards)
+            with raise_on_all_ranks():
+                self._checkpoint = checkpoint.open(estimator, rank(), *shards)
 
     @property
     def has_converged(self):
@@ -191,7 +192,8 @@ class Run:
                     f"{name!r}. Scale the features, lower learning_rate or use dtype='float64'."
                 )
             curve.append(objective)
-            stop = run_on_all_ranks(task.call_on_fit_task_end, estimator=self._estimator, **shown)
+            with raise_on_all_ranks():
+                stop = task.call_on_fit_task_end(estimator=self._estimator, **shown)
             done = any(gather(bool(stop) or bool(stage.converged(state))))
             if self._checkpoint:
                 due = done or len(curve) == max_iter or len(curve) % self._checkpoint.every == 0

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import _forks  # noqa: F401 (its hook lets forked children compute)
 from .._data import chunk_rows, to_tensor
-from .._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
+from .._distributed import check_equal, gather, meet, n_ranks, raise_on_all_ranks
 from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
 from .._isolation import isolated
@@ -186,16 +186,14 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_rows(self, X, y, sample_weight, reset, **options):
         """Return validated ``X``, ``y`` and weights of this rank; some weight is positive."""
-
-        def checked():
+        with raise_on_all_ranks():
             if n_ranks() > 1 and np.shape(y)[:1] == (0,):
-                empty = self._validated(X, reset, ensure_min_samples=0)
-                check_consistent_length(empty, y)
-                return empty, np.asarray(y), np.zeros(0)
-            rows = self._validated(X, reset, y=y, **options)
-            return *rows, check_weights(sample_weight, rows[0])
-
-        X, y, weights = run_on_all_ranks(checked)
+                X = self._validated(X, reset, ensure_min_samples=0)
+                check_consistent_length(X, y)
+                y, weights = np.asarray(y), np.zeros(0)
+            else:
+                X, y = self._validated(X, reset, y=y, **options)
+                weights = check_weights(sample_weight, X)
         told = {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
         names = getattr(self, "feature_names_in_", None)
         check_equal(told | {"feature names": None if names is None else names.tolist()})

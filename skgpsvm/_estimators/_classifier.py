@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._calibration import Tempering, tempered
 from .._data import class_order, evenly_spaced, merged_rows
-from .._distributed import check_equal, gather, run_on_all_ranks
+from .._distributed import check_equal, gather, raise_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
 from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
@@ -124,11 +124,13 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
-        run_on_all_ranks(check_labels, "y", y)
-        run_on_all_ranks(check_classification_targets, y)
+        with raise_on_all_ranks():
+            check_labels("y", y)
+            check_classification_targets(y)
         check_equal({"labels that are": kind_of_labels(y)}, counts=len(y) > 0)
         if classes is not None:
-            run_on_all_ranks(check_labels, "classes", np.asarray(classes))
+            with raise_on_all_ranks():
+                check_labels("classes", np.asarray(classes))
         if not reset:
             now = self.classes_ if classes is None else np.unique(classes)
             if not np.array_equal(now, self.classes_):

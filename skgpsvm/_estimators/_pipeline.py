@@ -12,7 +12,7 @@ from .._distributed import (
     check_equal,
     check_same,
     gather,
-    run_on_all_ranks,
+    raise_on_all_ranks,
 )
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
@@ -148,16 +148,12 @@ def check_streamed(estimator):
         )
 
 
-def _check_parameters(estimator, continued_by):
-    """Refuse parameters with wrong values, without effect, or that a model cannot follow."""
-    estimator._check_parameters()
-    estimator._rules.check(estimator, continued_by)
-
-
 def _run(estimator, data, previous, streamed=False):
     X, y, sample_weight, more = data
     method = "partial_fit" if streamed else "fit"
-    run_on_all_ranks(_check_parameters, estimator, method if previous else None)
+    with raise_on_all_ranks():
+        estimator._check_parameters()
+        estimator._rules.check(estimator, method if previous else None)
     fit = estimator._update_model if streamed else estimator._fit_model
     shown = X
     X, targets, weights, origin = estimator._check_training_data(
@@ -169,8 +165,8 @@ def _run(estimator, data, previous, streamed=False):
 
     @cache
     def seed():
-        draw = partial(draw_seed, estimator.random_state)
-        own = run_on_all_ranks(run.checkpointed, "seed", draw)
+        with raise_on_all_ranks():
+            own = run.checkpointed("seed", partial(draw_seed, estimator.random_state))
         return broadcast_from_rank0(own)
 
     has_default = estimator._takes_sparse and estimator.kernel is None
@@ -231,7 +227,8 @@ def _is_isotropic(previous, X, shown):
 
 def _agreed_options(estimator, X):
     """Return the device and dtype, after a check that all ranks use devices of one kind."""
-    options = run_on_all_ranks(estimator._torch_options, X)
+    with raise_on_all_ranks():
+        options = estimator._torch_options(X)
     check_equal({"device of type": options[0].type})
     return options
 

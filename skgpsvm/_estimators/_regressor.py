@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._data import merged_rows, weighted_median, winsorized
-from .._distributed import check_equal, gather, run_on_all_ranks
+from .._distributed import check_equal, gather, raise_on_all_ranks
 from .._families import FAMILIES, check_family, family_quantiles
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
@@ -150,13 +150,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         t = np.prod(y.shape[1:], dtype=int)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), t)
         if self._knows_noise(noise_variance):
-            known = run_on_all_ranks(check_noise_variance, noise_variance, y)
+            with raise_on_all_ranks():
+                known = check_noise_variance(noise_variance, y)
             targets = np.stack([targets, known], -1)
         X, targets, weights, origin = merged_rows(X, targets, weights)
         if not self._has_noise():
             _, dtype = self._torch_options(X)
             rounded = torch.as_tensor(targets[weights > 0]).to(dtype).numpy()
-            run_on_all_ranks(check_family, self.likelihood, rounded)
+            with raise_on_all_ranks():
+                check_family(self.likelihood, rounded)
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)

@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 
 from .._csr import array_of
 from .._data import WeightedDataset
-from .._distributed import run_on_all_ranks
+from .._distributed import raise_on_all_ranks
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import PrivateRandom
 from .._sites import SiteLikelihood
@@ -122,7 +122,8 @@ class NetworkDesign:
             rows = rows.of_units(units, chosen)
         before = {name: buffer.clone() for name, buffer in extractor.named_buffers()}
         with torch.no_grad(), PrivateRandom(seed):
-            raw = run_on_all_ranks(self._raw_features, extractor, rows)
+            with raise_on_all_ranks():
+                raw = self._raw_features(extractor, rows)
             raw, *labels = rows.collect(raw, rows.targets, rows.weights)
             average_buffers(extractor, before, rows)
             moments = raw.mean(0), raw.var(0, correction=0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .._data import chunk_rows
-from .._distributed import run_on_all_ranks
+from .._distributed import raise_on_all_ranks
 from .._inference.leave_one_out import leave_one_out
 from .._optim import maximize_density
 
@@ -69,8 +69,9 @@ def row_hashes(rows, salt):
     Equal rows get evenly spread values. Some of them are thus held out, whatever their share of
     all rows.
     """
-    parts = rows.collect(run_on_all_ranks(_content_hashes, rows, salt), rows.targets)
-    hashes, targets = (part.cpu().numpy() for part in parts)
+    with raise_on_all_ranks():
+        own = _content_hashes(rows, salt)
+    hashes, targets = (part.cpu().numpy() for part in rows.collect(own, rows.targets))
     order = np.argsort(hashes, kind="stable")
     _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
     place = np.empty(len(hashes), dtype=int)
@@ -107,7 +108,9 @@ class LatentMoments(NamedTuple):
 
 def latent_moments(network, rows):
     """Return the `LatentMoments` of a network at the rows of all ranks."""
-    return LatentMoments(*rows.collect(*run_on_all_ranks(_own_moments, network, rows)))
+    with raise_on_all_ranks():
+        own = _own_moments(network, rows)
+    return LatentMoments(*rows.collect(*own))
 
 
 def _own_moments(network, rows):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .._distributed import rank, run_on_all_ranks
+from .._distributed import raise_on_all_ranks, rank
 from .._fitting import Stage, State
 from .._isolation import PrivateRandom
 from .._objectives import minibatch_elbo
@@ -136,7 +136,9 @@ class JointTraining(Stage):
                 progress = (state.n_epochs + i / len(batches)) / self.max_iter
                 decay = 0.5 * (1 + math.cos(math.pi * progress))
                 self.network.zero_grad()
-                objective = self._objective(*run_on_all_ranks(self._extracted, index))
+                with raise_on_all_ranks():
+                    extracted = self._extracted(index)
+                objective = self._objective(*extracted)
                 # Only in the first step: a backward pass takes twice as long in this context.
                 with nullcontext() if i else self._random.refusing():
                     (objective / self.rows.total_weight).backward()
