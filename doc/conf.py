@@ -28,6 +28,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
     "measured",
+    "counted",
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
@@ -73,11 +74,12 @@ def keep_our_members(app, what, name, obj, skip, options):
     return skip or (module is not None and not module.startswith(project))
 
 
-def draw_storeys(app):
-    """Draw the picture of the architecture page from the sources."""
-    runpy.run_path(DEVELOPMENT / "storeys.py")["draw"](DEVELOPMENT / "storeys.png")
+def draw_architecture(app):
+    """Draw the pictures of the architecture page from the sources, and from fits."""
+    for name in ("storeys", "path"):
+        runpy.run_path(DEVELOPMENT / f"{name}.py")["draw"](DEVELOPMENT / f"{name}.png")
 
 
 def setup(app):
-    app.connect("builder-inited", draw_storeys)
+    app.connect("builder-inited", draw_architecture)
     app.connect("autodoc-skip-member", keep_our_members)

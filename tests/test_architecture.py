@@ -153,6 +153,38 @@ def test_imports_go_down_the_storeys():
     assert plan["upward"]() == []
 
 
+# Calls on one stack from a module to one of a higher storey: of overridden methods, of stages by
+# `Run`, and of the estimator's problem by a search.
+CLIMBS = {
+    "SVGPRegressor": 2,
+    "BayesianSVC": 3,
+    "DecoupledGPRegressor": 2,
+    "AdditiveGPRegressor": 4,
+}
+
+
+@pytest.mark.parametrize("name", CLIMBS)
+def test_fits_call_upward_a_few_times_only(name):
+    path = runpy.run_path(PACKAGE.parent / "doc" / "development" / "path.py")
+    assert name in path["SHOWN"]
+    order, climbs = path["walk_of_fit"](name)
+    assert order[0] == "_estimators"
+    assert {"_fitting", "_fitted_models", "_linalg"} <= set(order)
+    assert 0 < climbs <= CLIMBS[name]
+
+
+def test_a_walk_counts_calls_upward_on_one_stack():
+    path = runpy.run_path(PACKAGE.parent / "doc" / "development" / "path.py")
+    files = ["svgp/a.py", "_linalg.py", "_fitting.py", "_linalg.py", "_sparse.py"]
+    namespace = {}
+    for i, file in enumerate(files):
+        code = f"def f{i}():\n    " + (f"f{i + 1}()" if i + 1 < len(files) else "pass")
+        exec(compile(code, path["PACKAGE"] / file, "exec"), namespace)
+    order, climbs = path["walk"](lambda: (namespace["f0"](), namespace["f3"]()))
+    assert order == ["svgp", "_linalg", "_fitting", "_sparse"]
+    assert climbs == 2
+
+
 @each_module(lambda path: location(path) not in NUMPY_MODULES)
 def test_cores_know_tensors_only(path):
     assert "numpy" not in {name.split(".")[0] for name in imported_names(path)}

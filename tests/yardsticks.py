@@ -1,14 +1,13 @@
-"""Print measures of how hard the package is to follow: ``python tests/yardsticks.py``.
+"""Measure how hard the package is to follow: ``python -m tests.yardsticks`` prints it.
 
 The measures show the state of the structure; they are not limits. For each estimator, they are the
 package classes among its ancestors, its private members, the private members that a subclass
 overrides, and the package files that `fit` and `predict` enter. For the package, they are its
-lines, classes, functions, uses of dict states, module constants, and longest list of parameters.
+lines, classes, functions, uses of dict states, numeric constants, and longest list of parameters.
 """
 
 import ast
 import inspect
-import re
 import sys
 import warnings
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 from sklearn.base import is_classifier
 
 import skgpsvm
+from benchmarks import constants
 
 PACKAGE = Path(skgpsvm.__file__).parent
-CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*$")
 
 
 def ancestors(kind):
@@ -53,12 +52,11 @@ def files_entered(function, *args):
 
 
 def of_estimators():
-    """Print a line of measures for each estimator."""
+    """Return a table: a header, and a line of measures for each estimator."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=60)
-    header = "estimator", "classes", "private", "overridden", "fit files", "predict files"
-    print("{:24}{:>9}{:>9}{:>12}{:>11}{:>15}".format(*header))
+    lines = [("estimator", "classes", "private", "overridden", "fit files", "predict files")]
     for name in sorted(set(skgpsvm.__all__) - {"__version__"}):
         kind = getattr(skgpsvm, name)
         model = kind(max_iter=2)
@@ -68,34 +66,32 @@ def of_estimators():
             fit = len(files_entered(model.fit, X, targets))
         predict = len(files_entered(model.predict, X))
         overridden = sum(count > 1 for count in private.values())
-        counts = len(ancestors(kind)), len(private), overridden, fit, predict
-        print("{:24}{:9}{:9}{:12}{:11}{:15}".format(name, *counts))
+        lines.append((name, len(ancestors(kind)), len(private), overridden, fit, predict))
+    return lines
 
 
 def of_package():
-    """Print the measures of the whole package."""
+    """Return the measures of the whole package, by name."""
     sources = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     nodes = [node for text in sources.values() for node in ast.walk(ast.parse(text))]
-    constants = 0
-    for text in sources.values():
-        for node in ast.parse(text).body:
-            targets = getattr(node, "targets", [getattr(node, "target", None)])
-            names = [part for target in targets if target for part in ast.walk(target)]
-            constants += sum(
-                isinstance(part, ast.Name) and bool(CONSTANT.match(part.id)) for part in names
-            )
-    print("lines", sum(text.count("\n") for text in sources.values()))
-    print("classes", sum(isinstance(node, ast.ClassDef) for node in nodes))
-    print("functions", sum(isinstance(node, ast.FunctionDef) for node in nodes))
-    print("state[...]", sum(text.count('state["') for text in sources.values()))
-    print("module constants", constants)
+    found = constants.constants()
     most = max(
         (len(inspect.signature(getattr(skgpsvm, name)).parameters), name)
         for name in set(skgpsvm.__all__) - {"__version__"}
     )
-    print("most parameters", *most)
+    return {
+        "lines": sum(text.count("\n") for text in sources.values()),
+        "classes": sum(isinstance(node, ast.ClassDef) for node in nodes),
+        "functions": sum(isinstance(node, ast.FunctionDef) for node in nodes),
+        "uses of dict states": sum(text.count('state["') for text in sources.values()),
+        "constants": len(found),
+        "constants that may change results": sum(not constants.is_skipped(one) for one in found),
+        "most parameters": "{1} with {0}".format(*most),
+    }
 
 
 if __name__ == "__main__":
-    of_estimators()
-    of_package()
+    for line in of_estimators():
+        print("{:24}{:>9}{:>9}{:>12}{:>11}{:>15}".format(*line))
+    for measure, value in of_package().items():
+        print(measure, value)
