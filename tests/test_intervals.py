@@ -12,6 +12,7 @@ from scipy.stats import laplace, norm, t
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF
+from sklearn.model_selection import LeaveOneOut
 
 from skgpsvm import (
     AdditiveGPRegressor,
@@ -168,6 +169,64 @@ def test_conformal_intervals_hold_new_rows_whatever_the_noise(noise):
     # Four standard errors, with 40 training rows in each of 200 problems.
     assert np.mean(by_method["conformal"]) == pytest.approx(0.9, abs=4 * 0.06 / np.sqrt(200))
     assert np.mean(by_method["predictive"]) < 0.8
+
+
+def dense_jackknife(kernel, noise, X, y, X_new):
+    """Return residuals (n,) of rows without them, and their standard deviations.
+
+    Further arrays are means and standard deviations at new rows, (k, 1) of all rows, and (k, n)
+    without each. With A the inverse of the covariance of y and g = A k(x), these are m - g_i r_i
+    and the root of v + g_i^2 / A_ii, from the inverse of a matrix without a row.
+    """
+    inverse = np.linalg.inv(kernel(X) + noise * np.eye(len(X)))
+    diag, cross = inverse.diagonal(), kernel(X_new, X)
+    residual, G = inverse @ y / diag, cross @ inverse
+    mean = (G @ y)[:, None]
+    var = (kernel.diag(X_new) + noise - (G * cross).sum(1))[:, None]
+    without = mean - G * residual, np.sqrt(var + G**2 / diag)
+    return residual, diag**-0.5, mean, np.sqrt(var), *without
+
+
+def jackknife_plus(residual, mean, level, scale=1.0):
+    """Return the intervals of Barber et al. (2021), eq. 1.3, with residuals relative to scales."""
+    k = int(np.ceil(level * (len(residual) + 1) - 1e-9)) - 1
+    half = np.abs(residual) * scale
+    return -np.sort(half - mean)[:, k], np.sort(mean + half)[:, k]
+
+
+@pytest.mark.parametrize("noise", SCENES)
+def test_conformal_intervals_are_nearly_those_of_the_jackknife_plus(noise):
+    """The bound of the jackknife+ holds for them too: 1 - 2 alpha = .8 at level .9."""
+    model, found = SVGPRegressor(KERNEL, **GIVEN | {"noise_variance": 0.01}), []
+    for seed in range(200):
+        X, y, X_new, y_new = scene(noise, seed, n=20)
+        residual, sd, _, sd_new, *without = dense_jackknife(KERNEL, 0.01, X, y, X_new)
+        lower, upper = model.fit(X, y).predict_interval(X_new, 0.9, "conformal")
+        z = np.sort(np.abs(residual) / sd)[18]
+        assert_allclose(upper - lower, 2 * z * sd_new[:, 0], rtol=1e-4)
+        both = (lower, upper), jackknife_plus(residual / sd, without[0], 0.9, without[1])
+        share = [np.mean((low <= y_new) & (y_new <= high)) for low, high in both]
+        found.append([*share, np.median(upper - lower) / np.median(np.subtract(*both[1][::-1]))])
+    ours, plus, length = np.mean(found, 0)
+    # Four standard errors, with 20 training rows in each of 200 problems.
+    error = 4 * 0.09 / np.sqrt(200)
+    assert min(ours, plus) > 0.8 + error
+    assert ours == pytest.approx(plus, abs=0.02)
+    assert 0.9 < length < 1
+
+
+@pytest.mark.parametrize(("method", "noise"), [("base", "steps"), ("plus", "heavy tails")])
+def test_jackknife_is_that_of_mapie(method, noise):
+    mapie = pytest.importorskip("mapie.regression")
+    X, y, X_new, _ = scene(noise, 0, n=20)
+    model = SVGPRegressor(KERNEL, **GIVEN | {"noise_variance": 0.01})
+    peer = mapie.CrossConformalRegressor(
+        model, confidence_level=0.9, method=method, cv=LeaveOneOut()
+    ).fit_conformalize(X, y)
+    residual, _, mean, _, without, _ = dense_jackknife(KERNEL, 0.01, X, y, X_new)
+    mean = without if method == "plus" else mean.repeat(20, 1)
+    expected = np.stack(jackknife_plus(residual, mean, 0.9), 1)
+    assert_allclose(peer.predict_interval(X_new)[1][..., 0], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("noise", ["as modeled", "uneven", "steps"])
