@@ -172,11 +172,17 @@ class FlatParameters:
 
         def of(name, unit):
             tensor = state[name]
-            bounds = self._bounds.get(name, tensor.new_tensor([-torch.inf, torch.inf]))
-            units = torch.as_tensor(unit, dtype=tensor.dtype, device=tensor.device)
-            return bounds.expand(tensor.numel(), 2) / units.expand_as(tensor).reshape(-1, 1)
+            bounds = self._bounds.get(name, _pair(-torch.inf, torch.inf, tensor))
+            if isinstance(unit, torch.Tensor):
+                unit = unit.to(tensor).expand_as(tensor).reshape(-1, 1)
+            return bounds.expand(tensor.numel(), 2) / unit
 
         return torch.cat([of(*pair) for pair in self._units.items()])
+
+
+def _pair(one, other, like):
+    """Return two numbers as a tensor (1, 2) of the kind of another, without a wait for a device."""
+    return torch.stack([like.new_full((1,), number) for number in (one, other)], 1)
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,7 @@ class Free:
 
     def flat(self, theta):
         """Return the `FlatParameters` of the learned tensors, given theta at the start, (k,)."""
-        noise_bounds = self.theta_bounds.new_tensor([self.noise_bounds])
+        noise_bounds = _pair(*self.noise_bounds, self.theta_bounds)
         bounds = {"theta": self.theta_bounds, "noise": noise_bounds}
         units = {"Z": self.scale}
         if self.relative_units is not None:
