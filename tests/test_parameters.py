@@ -214,7 +214,7 @@ for each in OTHER_LIKELIHOODS:
             **LEARNED, likelihood=each, solver=NaturalGradient(batch_size=15)
         ),
         f"additive regressor, {each}, pair": AdditiveGPRegressor(
-            **PAIR, sparse=True, likelihood=each
+            **PAIR | {"max_iter": 6}, sparse=True, likelihood=each
         ),
     }
 
