@@ -256,8 +256,9 @@ def vectors():
     """Return errors and numbers of relevance vectors on draws of the sinc function."""
     models = {
         "exact process": "exact Gaussian process",
-        "sweeps, full": "``QSRVMRegressor()``",
-        "sweeps, mean field": '``QSRVMRegressor(covariance="mean_field")``',
+        "default": "``QSRVMRegressor()``",
+        "sweeps, full": '``kernel=RBF(1.5, "fixed")``',
+        "sweeps, mean field": '``covariance="mean_field"``, the same kernel',
         "steps, mean field": 'the same, ``solver="quadruply_stochastic"``',
         "steps, chevron": '``covariance="chevron"``, the same solver',
         "paper's steps, chevron": "the same, gradient and control variate in print",
