@@ -2,8 +2,9 @@
 
 Evans and Nair (2020), section 5.3, with range, noise and length scales of the guide, which the
 paper does not state. Then a pass of stochastic steps over many rows and functions, in a process of
-its own. Run ``python -m benchmarks.relevance_steps [--quick] [--memory]``; with ``--memory``, such
-passes of several sizes alone. Times are of one thread.
+its own. Run ``python -m benchmarks.relevance_steps [--quick] [--sweeps | --memory]``; with
+``--sweeps``, models by sweeps alone, and with ``--memory``, such passes of several sizes alone.
+Times are of one thread.
 """
 
 import argparse
@@ -32,15 +33,21 @@ LARGE = (10_000, 1000), (100_000, 10_000), (1_000_000, 1000), (1_000_000, 100_00
 D = 8
 
 
-def methods(passes):
-    """Return the models that are compared, by name."""
-    steps = {"solver": QuadruplyStochastic(**SIZES), "max_iter": passes, "random_state": 0}
-    paper = {**steps, "solver": QuadruplyStochastic(**PAPER, **SIZES)}
+def by_sweeps():
+    """Return the exact process and the models by sweeps that are compared, by name."""
     return {
         "exact process": SVGPRegressor(random_state=0),
         "default": QSRVMRegressor(random_state=0),
         "sweeps, full": QSRVMRegressor(KERNEL),
         "sweeps, mean field": QSRVMRegressor(KERNEL, covariance="mean_field"),
+    }
+
+
+def by_steps(passes):
+    """Return the models by stochastic steps that are compared, by name."""
+    steps = {"solver": QuadruplyStochastic(**SIZES), "max_iter": passes, "random_state": 0}
+    paper = {**steps, "solver": QuadruplyStochastic(**PAPER, **SIZES)}
+    return {
         "steps, mean field": QSRVMRegressor(KERNEL, **steps),
         "steps, chevron": QSRVMRegressor(KERNEL, covariance="chevron", **steps),
         "paper's steps, chevron": QSRVMRegressor(KERNEL, covariance="chevron", **paper),
@@ -59,6 +66,20 @@ def measured(model, seed):
     error = model.predict(grid[:, None]) - np.sinc(grid / np.pi)
     vectors = len(getattr(model, "relevance_vectors_", X))
     return np.sqrt(np.mean(error**2)), vectors, np.sqrt(model.noise_variance_), seconds
+
+
+def compared(models, n_draws):
+    """Return the table of models on draws of sinc."""
+    rows = []
+    for name, model in models.items():
+        error, vectors, noise, seconds = np.transpose([measured(model, i) for i in range(n_draws)])
+        low, median, high = np.percentile(vectors, [0, 50, 100])
+        counts = f"{median:g} ({low:g} to {high:g})"
+        rows.append((name, error.mean(), error.max(), counts, noise.mean(), seconds.mean()))
+        print(*rows[-1], flush=True)
+    columns = ["model", "RMSE", "largest RMSE", "vectors", "noise", "seconds"]
+    title = "Error to the truth on a grid, vectors: median and range"
+    return _report.table(pd.DataFrame(rows, columns=columns), title, digits=4)
 
 
 def memory(sizes):
@@ -104,7 +125,9 @@ def main():
     """Fit all models to all draws, measure memory and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
-    parser.add_argument("--memory", action="store_true", help="memory of large passes alone")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--sweeps", action="store_true", help="models by sweeps alone")
+    only.add_argument("--memory", action="store_true", help="memory of large passes alone")
     parser.add_argument("--large", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.large:
@@ -115,24 +138,23 @@ def main():
         return
     n_draws, passes = (2, 50) if options.quick else (10, PASSES)
     size = LARGE[0] if options.quick else LARGE[-1]
-    rows = []
-    for name, model in methods(passes).items():
-        error, vectors, noise, seconds = np.transpose([measured(model, i) for i in range(n_draws)])
-        low, median, high = np.percentile(vectors, [0, 50, 100])
-        counts = f"{median:g} ({low:g} to {high:g})"
-        rows.append((name, error.mean(), error.max(), counts, noise.mean(), seconds.mean()))
-        print(*rows[-1], flush=True)
-    columns = ["model", "RMSE", "largest RMSE", "vectors", "noise", "seconds"]
-    sinc = pd.DataFrame(rows, columns=columns)
+    data = f"{N}, x uniform in -10 to 10, noise {NOISE}; {n_draws} draws"
+    kernel = f"{KERNEL.length_scale} of the vector machines"
+    settings = {"rows": data, "kernel": f"{kernel}, except by default"}
+    title = "Relevance vectors of sinc by sweeps"
+    parts = [_report.header(title, **settings), compared(by_sweeps(), n_draws)]
+    _report.publish("relevance_sweeps", parts, write=not options.quick)
+    if options.sweeps:
+        return
     parts = [
         _report.header(
             "Paper 4, Figure 3: relevance vectors of sinc by stochastic steps",
-            rows=f"{N}, x uniform in -10 to 10, noise {NOISE}; {n_draws} draws",
-            kernel=f"{KERNEL.length_scale} of the vector machines, except by default",
+            rows=data,
+            kernel=kernel,
             steps=f"{passes} passes, {SIZES}",
             paper=f"{PAPER}; 13 vectors of one draw",
         ),
-        _report.table(sinc, "Error to the truth on a grid, vectors: median and range", digits=4),
+        compared(by_steps(passes), n_draws),
         _report.table(
             memory([size]),
             f"A pass over {size[0]} x {D} float32 rows with {size[1]} functions",

@@ -263,10 +263,11 @@ def vectors():
         "steps, chevron": '``covariance="chevron"``, the same solver',
         "paper's steps, chevron": "the same, gradient and control variate in print",
     }
-    columns = {"median of the vectors": (2, ".0f"), "median RMSE to the truth": (0, ".4f")}
+    columns = {"median of the vectors": (2, ".3g"), "median RMSE to the truth": (0, ".4f")}
     table, found = [], set()
     for start, name in models.items():
-        parts = {c: line("relevance_steps", start, *where) for c, where in columns.items()}
+        report = "relevance_steps" if "steps" in start else "relevance_sweeps"
+        parts = {c: line(report, start, *where) for c, where in columns.items()}
         table.append({"model": name} | {column: text for column, (text, _) in parts.items()})
         found |= parts["median RMSE to the truth"][1]
     return pd.DataFrame(table), found
