@@ -33,6 +33,7 @@ TIMINGS = {
     "fixed_cost": "",
     "cost": "",
     "first_screen": "",
+    "wide": "",
     "additive_scaling": "--most-rows 10000 --most-features 20",
     "reproduce.paper1_queries": "--quick",
     "reproduce.paper2_loops": "--quick",
