@@ -7,6 +7,7 @@ import torch
 from .._collapsed import Hyperparameters
 from .._data import winsorized
 from .._evidence import Evidence
+from .._linalg import LARGEST_JITTER
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods._regression import observations
 from .initialization import free_periods
@@ -62,7 +63,8 @@ def most_likely_periods(kernel, rows, point):
     for each period that explains them, and gradients lead to the nearest. So it is evaluated at the
     frequencies :math:`j / (4 D)` up to n / (2 D). The given period stays if none of them is better.
     """
-    evidence = Evidence(torch_kernel(kernel), rows)
+    # The largest jitter, which is little beside the noise: kernels that need more are refused.
+    evidence = Evidence(torch_kernel(kernel), rows, LARGEST_JITTER)
     X, low_high = rows.take(slice(None))[0].double(), theta_bounds(kernel, rows.device)
     widest = torch.cdist(X, X).max()
     theta, best = point.theta, evidence.value(*point)
