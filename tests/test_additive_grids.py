@@ -164,7 +164,7 @@ def test_few_features_have_their_points_with_few_rows():
 
 @pytest.mark.parametrize(
     ("information", "d", "expected"),
-    [(1, 2, 40), (1, 30, 33), (1, 60, 20), (0.25, 2, 40), (0.25, 3, 26), (0.25, 10, 20)],
+    [(1, 2, 40), (1, 30, 33), (1, 60, 20), (0.25, 2, 40), (0.25, 3, 26), (0.25, 10, 10)],
 )
 def test_number_of_points_falls_with_that_of_features_and_with_information(
     information, d, expected

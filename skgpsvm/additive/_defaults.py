@@ -95,7 +95,7 @@ class Defaults:
         rows, 40 points instead of 20 take 1.0 to 3.5 times as long; the RMSE of parkinsons falls
         from .40 to .24, of bike from .066 to .061, of protein from .799 to .792, others stay within
         .2 %. 60 points are no better (2026-11-26). Classifiers have
-        fewer, since the precision p (1 - p) of a label is at most 1/4 (2026-11-27).
+        fewer, at least too, since the precision p (1 - p) of a label is at most 1/4 (2026-11-28).
     first_pair_points, grid_points, grid_growth : int, int, float
         With n_inducing_interaction="auto": inducing points of each feature of a pair at first, of
         the grids of all pairs at most, with a single latent, and growth of the former below which

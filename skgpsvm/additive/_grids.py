@@ -99,7 +99,8 @@ class Grids:
         each = DEFAULTS.all_auto_points // max(n_varying, 1)
         by_rows = _points_of_rows(self.information * rows.n_rows, n_varying)
         most = min(each, by_rows, DEFAULTS.most_auto_points)
-        return max(DEFAULTS.least_auto_points, most)
+        # Effects that rows tell less of are learned less finely.
+        return max(round(DEFAULTS.least_auto_points * self.information**0.5), most)
 
     def check_pairs(self, basis, given, most):
         """Raise ValueError if grids of pairs with a point at every value exceed the memory."""
