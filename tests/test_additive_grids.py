@@ -226,3 +226,16 @@ def test_first_rounds_find_most_of_the_gain_of_a_pair_of_the_noise(monkeypatch):
     AdditiveGPRegressor(likelihood="heteroscedastic", random_state=0).fit(X, y)
     [[first, last]] = gained
     assert first > 0.9 * last
+
+
+def test_finer_grids_of_a_pair_drop_the_terms_that_stood_in_for_it():
+    rng = np.random.default_rng(1)
+    X, places = (
+        rng.uniform(size=(3000, 2)),
+        np.array([[0.2, 0.8], [0.5, 0.5], [0.8, 0.2], [0.3, 0.4]]),
+    )
+    square = np.square(X[:, None] - places).sum(2)
+    y = np.exp(-0.5 * square / 0.07**2) @ [1, 1.5, 0.8, -1.2] + 0.2 * rng.normal(size=3000)
+    region = square.argmin(1) == 1  # has no effect beside the place
+    model = AdditiveGPRegressor(categorical_features=[2], random_state=0)
+    assert model.fit(np.column_stack([X, region]), y).terms_ == [(0,), (1,), (0, 1)]

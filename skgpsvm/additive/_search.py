@@ -236,13 +236,21 @@ class TermSearch:
 
     def prune(self):
         """Drop terms whose gain is too small, alone or together, and learn without them."""
-        most = len(self.given) + self.most
-        self.dropped = self.ascent.prune(self.state, self._required_gain, most, self.kept)
+        dropped = self._drop_each()
         effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
         if effects and self._joint_gain(effects) < self._required_jointly(effects):
             self.ascent.drop(self.state, effects)
-            self.dropped += effects
-        if self.dropped:
+            dropped += effects
+        self._learn_without(dropped)
+
+    def _drop_each(self):
+        """Drop terms that gain too little one by one; return them."""
+        most = len(self.given) + self.most
+        return self.ascent.prune(self.state, self._required_gain, most, self.kept)
+
+    def _learn_without(self, dropped):
+        self.dropped += dropped
+        if dropped:
             self.learn("effects kept")
 
     def _joint_gain(self, effects):
@@ -260,7 +268,10 @@ class TermSearch:
         return gain
 
     def refine(self):
-        """Refine the grids of pairs as long as the objective gains."""
+        """Refine the grids of pairs as long as the objective gains.
+
+        Finer grids of some pairs may explain what other terms did, which are then dropped.
+        """
         while (
             not self.exact
             and (basis := self.finer(self.ascent.basis, self.state.length)) is not None
@@ -272,6 +283,7 @@ class TermSearch:
             if gain < self.ascent.tol * self.ascent.rows.total_weight:
                 self.ascent, self.state = coarse
                 break
+            self._learn_without(self._drop_each())
 
     def reweight(self, make_ascent):
         """Recompute the posterior under other row weights, with fixed hyperparameters."""
