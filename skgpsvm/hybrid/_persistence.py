@@ -113,7 +113,7 @@ def _description(estimator, kernel):
 def _check_safetensors():
     """Raise an error that says what to install if safetensors is missing."""
     try:
-        import safetensors  # noqa: F401
+        import safetensors  # noqa: F401 (whether it is there)
     except ImportError as error:
         raise ImportError(
             "save_weights and load_weights need safetensors: pip install safetensors."
