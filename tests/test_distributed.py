@@ -111,9 +111,11 @@ def test_ranks_have_the_same_model_from_minibatches(ranks, name):
     alone = fit(name, fits=BATCHES)
     # Draws differ, so that only the levels agree.
     per_row = [model.objective_curve_[-1] / N for model in (models[0], alone)]
-    # Few epochs of a network depend on its draws more than others do.
+    # Few epochs of a network depend on its draws more than others do. Where hyperparameters are
+    # learned on drawn rows, the levels of three seeds differ by 1 to 4.5 %.
     tol = 0.4 if "hybrid" in name else 0.05
-    assert per_row[0] == pytest.approx(per_row[1], abs=tol, rel=0.02)
+    rel = 0.08 if "calibrated" in name else 0.02
+    assert per_row[0] == pytest.approx(per_row[1], abs=tol, rel=rel)
 
 
 @pytest.mark.parametrize("name", CONTINUED)

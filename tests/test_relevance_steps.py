@@ -59,7 +59,7 @@ def draws_at(bases, index):
         units = torch.tensor(units)
         at, _ = bases.coordinates(units)
         values = bases.sampled(X[index], units), bases.sampled(X[1::2], units)
-        yield Draw(units, at, t64([1.0, 2.0, 1.0]), *values)
+        yield Draw(units, at, at, t64([1.0, 2.0, 1.0]), *values)
 
 
 @pytest.mark.parametrize("control", ["interpolating", "gram", None])
