@@ -1,4 +1,4 @@
-"""How much is in memory at a time: rows of a pass, and numbers in a block of a matrix."""
+"""Set how many rows of a pass, and numbers of a matrix, are in memory at a time."""
 
 CHUNK_ROWS = 4096  # rows of a pass over all rows
 # Numbers in a block: 512 KiB, 4 MiB and 32 MiB in double precision. The small one fits the cache of

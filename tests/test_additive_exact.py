@@ -31,6 +31,7 @@ from skgpsvm.additive._exact import (
     evidence_gains,
 )
 from skgpsvm.additive._exact_learning import ExactGaussianAscent, ExactSiteAscent
+from skgpsvm.additive._fixed_processes import Levels, Steps
 from skgpsvm.additive._row_prior import RowPrior
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
@@ -832,3 +833,13 @@ def test_passes_do_not_scale_the_features_again(monkeypatch):
     AdditiveGPClassifier(**exact, interactions=None).fit(X, X[:, 0] > rng.uniform(size=40))
     assert len(found) > 5
     assert len({id(sums.u) for sums in found}) == 1
+
+
+@pytest.mark.parametrize("kind", [Levels, Steps])
+def test_functions_of_fixed_processes_have_their_covariances(kind):
+    process = kind(t64([0.2, 0.5, 0.3]))
+    at = process.at(t64([0, 2, -1, 1, 2]))  # one is missing
+    features = process.features(at)
+    # Features of steps have a jitter.
+    assert_allclose(features @ features.T, process.between(at, at), atol=1e-6)
+    assert (features[2] == 0).all()

@@ -181,8 +181,7 @@ def test_conjugate_gradients_of_classifiers_start_from_the_posterior_of_learning
     # Bases at all rows span the features of the inducing points, so their optimum is higher.
     assert model.elbo_ > sparse.elbo_
     # From sites at the prior, there are 50 iterations, and the bound ends below the sparse one.
-    # The draws of the softmax move the number: 18 to 32 with 200, 250 and 300 rows.
-    assert model.n_iter_ < 35
+    assert model.n_iter_ < 25  # half of these; draws of the softmax move the number
 
 
 def test_conjugate_gradients_raise_the_bound_to_its_end():

@@ -507,10 +507,11 @@ def test_full_passes_at_a_fixed_kernel_never_lower_the_bound(likelihood, n_class
     )
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         curve = model.fit(X, y).objective_curve_
-    # Steps are halved until the bound falls by less than a relative 1e-9 or, where expectations are
-    # averages over draws, so that its maximum is not quite where the passes end, 1e-5 nats per row.
-    atol = 1e-5 * len(y) if likelihood == "softmax" and n_classes > 2 else 0.0
-    assert (np.diff(curve) > -1e-8 * np.abs(curve[:-1]) - atol).all()
+    # Steps are halved until the bound falls by less than a relative 1e-9. With averages over draws,
+    # Newton steps on the means end beside the maximum of the bound, by 6e-7 nats per row here.
+    is_drawn = likelihood == "softmax" and n_classes > 2
+    slack = 1e-6 * len(y) if is_drawn else 1e-8 * np.abs(curve)
+    assert (np.maximum.accumulate(curve) - curve <= slack).all()
     assert curve[-1] > curve[0]
 
 
