@@ -153,11 +153,13 @@ class Evidence(GaussianNoiseObjective):
             moments = []
             for outputs in self._outputs(noise, i):
                 merged = outputs.at(log_var)
-                cov, Y, between = outputs.scaled(K + merged.var.diag(), merged.y, cross)
+                noisy = K.diagonal_scatter(K.diagonal() + merged.var)
+                cov, Y, between = outputs.scaled(noisy, merged.y, cross)
                 chol = cholesky(cov, "covariance of the rows", jitter=_JITTER)
                 half = torch.linalg.solve_triangular(chol, between, upper=False)
                 mean = between.T @ torch.cholesky_solve(Y, chol)
-                moments.append((mean, prior - half.square().sum(0)[:, None]))
+                explained = torch.linalg.vector_norm(half, dim=0).square()
+                moments.append((mean, prior - explained[:, None]))
             mean, var = (torch.cat(part, 1) for part in zip(*moments, strict=True))
             squares = (y.chunk(len(noise), 1)[i] - mean).square()
             if known is not None:

@@ -170,8 +170,9 @@ def log_evidence(cov, targets, jitter):
     chol, added = jittered_cholesky(cov, "covariance of the rows", jitter=jitter)
     half = torch.linalg.solve_triangular(chol, targets, upper=False)
     solved = torch.linalg.solve_triangular(chol.T, half, upper=True)
-    by_cov = torch.addmm(torch.cholesky_inverse(chol), solved, solved.T, beta=-0.5 * t, alpha=0.5)
-    by_cov.diagonal().add_(added * by_cov.trace() / n)
     log_det = 2 * chol.diagonal().log().sum()
+    by_cov = torch.cholesky_inverse(chol, out=chol)  # in place, as n^2 numbers are many
+    by_cov.addmm_(solved, solved.T, beta=-0.5 * t, alpha=0.5)
+    by_cov.diagonal().add_(added * by_cov.trace() / n)
     evidence = -0.5 * (half.square().sum() + t * (n * math.log(2 * math.pi) + log_det))
     return evidence, by_cov, solved

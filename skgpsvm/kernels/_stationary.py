@@ -162,10 +162,12 @@ class _Stationary(TorchKernel):
         A, B = _scaled(X, Z, scale)
         sq = _distance_to_sparse(X, Z, scale) if X.is_sparse else _squared_distance(A, B)
         K, derivative = profile.with_derivative(sq)
+        if points or scale.ndim:
+            sq = None  # n m numbers that the derivatives do not need
 
         def pull_back(adjoint):
             W = adjoint * derivative
-            if not (points or scale.ndim):
+            if sq is not None:
                 by_theta = torch.zeros_like(theta)
                 for position in self._position.values():
                     by_theta[position] = (-2 * profile.derivative_unit) * (W * sq).sum().to(theta)
