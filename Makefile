@@ -56,7 +56,7 @@ dist:
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist doc/_build doc/auto_examples doc/generated
-	rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache doc/sg_execution_times.rst
+	rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # One stamp for each extra of setup.cfg.
 $(VENV)/%.stamp: setup.cfg pyproject.toml constraints.txt | $(BIN)/python

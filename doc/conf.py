@@ -37,7 +37,7 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_sourcelink = False
 html_static_path = ["_static"]
-html_css_files = ["gallery.css"]
+html_css_files = ["pages.css"]
 
 math_eqref_format = "({number})"
 
@@ -63,6 +63,7 @@ sphinx_gallery_conf = {
     "backreferences_dir": "generated/backreferences",
     "min_reported_time": 5,
     "show_memory": False,
+    "write_computation_times": False,  # its page loads scripts from the network
     "parallel": 2,
 }
 

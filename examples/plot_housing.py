@@ -9,6 +9,7 @@ features, in a pandas table with a category and missing values. The 6,000 distri
 to resemble those of California in 1990, so that the value of a place is known.
 """
 
+import textwrap
 from time import process_time
 
 import matplotlib.pyplot as plt
@@ -112,7 +113,7 @@ for name, model in models.items():
     error = root_mean_squared_error(np.log(new_value), model.predict(new))
     print(f"{name:20s}  {seconds:7.1f}  {error:5.3f}")
 gam = models["AdditiveGPRegressor"]
-print("terms:", ", ".join(gam.term_names_))
+print(textwrap.fill("terms: " + ", ".join(gam.term_names_), 92))
 
 # %%
 # **What it has learned.** Each panel is an effect on the logarithm of the value, with a 95 % band:

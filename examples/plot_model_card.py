@@ -9,6 +9,7 @@ tumors, which come with scikit-learn.
 """
 
 import tempfile
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -75,7 +76,8 @@ card.add_metrics(
 )
 card.add_plot(**{"Tumors/Probabilities": "probabilities.png"})
 card.add_hyperparams(section="Tumors/Parameters")
-print(card.render().split("## Parameters")[0])
+for line in card.render().split("## Parameters")[0].splitlines():
+    print(textwrap.fill(line, 92))
 
 # %%
 # **The file.** Who loads it says which types are trusted. ``TRUSTED_TYPES`` has those of this

@@ -8,6 +8,7 @@ right team: a message that could belong to two teams should go to a person. The 
 which ones those are. The messages are generated.
 """
 
+import textwrap
 from time import process_time
 
 import matplotlib.pyplot as plt
@@ -54,7 +55,7 @@ def messages(n, seed):
 texts, teams = messages(700, seed=0)
 new_texts, new_teams = messages(3000, seed=1)
 for text, team in zip(texts[:4], teams[:4], strict=True):
-    print(f"{team:9s} {text}")
+    print(textwrap.fill(f"{team}: {text}", 92, subsequent_indent="    "))
 
 # %%
 # **The models.** ``BayesianSVC`` needs no calibration. The support vector machine gets its

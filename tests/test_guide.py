@@ -24,6 +24,7 @@ import skgpsvm
 ROOT = Path(__file__).parents[1]
 README = pytest.param(ROOT / "README.rst", marks=pytest.mark.slow, id="README")
 GUIDE = sorted((ROOT / "doc" / "user_guide").glob("*.rst"))
+PAGES = [*ROOT.glob("*.rst"), *GUIDE, *sorted((ROOT / "doc" / "development").glob("*.rst"))]
 SMALL = """
 import numpy as np
 from sklearn.datasets import load_digits, load_wine, make_friedman1
@@ -138,6 +139,15 @@ def test_the_table_of_solvers_is_complete():
     estimators = [getattr(skgpsvm, name) for name in skgpsvm.__all__]
     rules = {own.__name__: own._rules for own in estimators if hasattr(own, "_rules")}
     assert found == {name: set(own.solvers) for name, own in rules.items() if own.solvers}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_lines_of_code_fit_the_page(page):
+    """The style sheet makes room for 100 characters; longer lines would be cut off."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for _, code in blocks(text, r"[\w-]+") for line in code.splitlines()]
+    lines += re.findall(r"^ *((?:>>>|\.\.\.) .*)$", text, re.M)
+    assert [line for line in lines if len(line) > 100] == []
 
 
 def test_every_block_of_the_guide_runs():
