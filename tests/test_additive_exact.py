@@ -172,6 +172,18 @@ def test_average_information_is_that_of_dense_algebra(known):
     assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_derivatives_in_the_noise_alone_are_those_among_all(known):
+    basis, theta, sums = mixed(known=known)
+    evidence, names = RowEvidence(basis, theta, sums), [*theta]
+    slopes, information = evidence.derivatives(names)
+    alone, own = evidence.derivatives(["noise"])
+    place = [name for name in names for _ in slopes[name].reshape(-1)].index("noise")
+    assert set(alone) == {"noise"}
+    assert_allclose(alone["noise"], slopes["noise"], rtol=1e-12)
+    assert_allclose(own, information[place, place].view(1, 1), rtol=1e-12)
+
+
 def test_latents_with_the_same_hyperparameters_add_their_evidences():
     basis, theta, sums = mixed()
     theta["noise"] = theta["noise"].view(())
@@ -194,7 +206,9 @@ def test_latents_with_the_same_hyperparameters_add_their_evidences():
 def test_gains_are_differences_of_evidences(known, log_noise):
     basis, theta, sums = mixed(known=known)
     theta["noise"] = t64(log_noise)
-    found = evidence_gains(basis, theta, sums, range(len(basis.terms)))
+    found = evidence_gains(
+        RowPrior(basis, theta, sums.u), theta["noise"], sums, range(len(basis.terms))
+    )
     value = RowEvidence(basis, theta, sums).value
     covariances, grown = dense(basis, theta, sums.u, sums.u), []
     for place, gain in enumerate(found):
@@ -223,7 +237,7 @@ def test_terms_that_are_noise_gain_nothing():
     theta["length"][-2:], theta["variance"][:] = math.log(1e-3), -60.0
     theta["variance"][place], theta["noise"] = 0.0, t64(-6.0)
     sums = RowSums(basis.unit(t64(np.c_[data, np.zeros(20)])), torch.ones_like(y), y, 20.0)
-    [gain] = evidence_gains(basis, theta, sums, [place])
+    [gain] = evidence_gains(RowPrior(basis, theta, sums.u), theta["noise"], sums, [place])
     assert abs(gain) < 0.5
 
 

@@ -144,7 +144,9 @@ class AdditiveAscent(Stage):
 
             def derivatives():
                 gradient, information = evidence.derivatives(packing.names)
-                gradient |= {name: gradient[name] + part for name, part in prior_gradient.items()}
+                gradient = {
+                    name: gradient[name] + prior_gradient.get(name, 0.0) for name in packing.names
+                }
                 none = {name: torch.zeros_like(part) for name, part in gradient.items()}
                 of_prior = packing.gradient(none | prior_information)
                 return packing.gradient(gradient), information + of_prior.diag()

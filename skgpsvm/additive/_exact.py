@@ -148,7 +148,7 @@ class RowEvidence:
         Parameters
         ----------
         names : list of str
-            Kinds of hyperparameters.
+            Kinds of hyperparameters. With the noise alone, the prior has no derivatives to compute.
 
         Returns
         -------
@@ -163,8 +163,10 @@ class RowEvidence:
         """
         root, sums = self._root[..., None], self._sums
         inverse, alpha = torch.cholesky_inverse(self._chol), self._alpha[..., 0].T
-        adjoint = 0.5 * (alpha @ alpha.T - (root * inverse * root.mT).sum(0))
-        gradient, moves = self.prior.derivatives(adjoint, alpha)
+        gradient, moves = {}, {}
+        if set(names) != {"noise"}:
+            adjoint = 0.5 * (alpha @ alpha.T - (root * inverse * root.mT).sum(0))
+            gradient, moves = self.prior.derivatives(adjoint, alpha)
         # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
         # the share of that variance in all noise.
         share, left = torch.ones_like(root), 1 - inverse.diagonal(dim1=-2, dim2=-1)[..., None]
@@ -188,14 +190,13 @@ def _evidence_at(K, log_var, sums):
     return _evidence(K, chol, *_solved(K, root, chol, linear)[:3]) + sums.normalization(log_var)
 
 
-def evidence_gains(basis, own, sums, places):
+def evidence_gains(prior, noise, sums, places):
     """Return how much some terms add to the log evidence, in nats.
 
     Hyperparameters are fixed. Without a term, however, the variance of Gaussian noise may grow by
     the mean prior variance of the term, if the evidence is then higher. A rough function of idle
     features is noise by another name, and gains nothing.
     """
-    prior, noise = RowPrior(basis, own, sums.u), own["noise"]
     K, after_constant = prior.matrix, [1 + place for place in places]
     covariances = prior.covariances(prior.rows, prior.rows, after_constant)
     size, without = block_rows(K.numel(), SMALL_BLOCK), []

@@ -34,7 +34,7 @@ class _AllRows(AdditiveAscent):
         return ExactPosterior(self.basis, own, sums.u, *sites, prior=prior)
 
     def _gains(self, own, sums, places):
-        return evidence_gains(self.basis, own, sums, places)
+        return evidence_gains(self._prior(own, sums), own["noise"], sums, places)
 
     def tested_rows(self, random_state):
         return self.rows
