@@ -857,3 +857,16 @@ def test_functions_of_fixed_processes_have_their_covariances(kind):
     # Features of steps have a jitter.
     assert_allclose(features @ features.T, process.between(at, at), atol=1e-6)
     assert (features[2] == 0).all()
+
+
+@pytest.mark.parametrize("d", [50, 60])
+@pytest.mark.parametrize("strong", [0.0, 3.0])
+def test_noise_does_not_vanish_beside_effects_of_many_features(d, strong):
+    # Seed 2 had 28 effects of noise and a noise variance of .0015 with 60 features.
+    rng = np.random.default_rng((2, 0))
+    X = rng.normal(size=(60, d))
+    y = strong * np.sin(1.5 * X[:, 0]) + rng.normal(size=60)
+    model = AdditiveGPRegressor(random_state=0).fit(X, y)
+    assert model.noise_variance_ > 0.4
+    assert len(model.terms_) <= 3
+    assert ((0,) in model.terms_) == bool(strong)

@@ -237,11 +237,29 @@ class TermSearch:
     def prune(self):
         """Drop terms whose gain is too small, alone or together, and learn without them."""
         dropped = self._drop_each()
-        effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
-        if effects and self._joint_gain(effects) < self._required_jointly(effects):
-            self.ascent.drop(self.state, effects)
-            dropped += effects
+        dropped += self._drop_jointly()
         self._learn_without(dropped)
+
+    def _drop_jointly(self):
+        """Drop effects that gain too little together: all, or all but the clearest ones.
+
+        The latter is tried beside 1, 2, 4 and so on of these where Gaussian noise may vanish.
+        """
+        effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
+        if not effects:
+            return []
+        gained = dict(zip(effects, self.ascent.gains(self.state, effects), strict=True))
+        weakest_first = sorted(effects, key=gained.get)
+        n_clear = 0
+        while n_clear < len(effects):
+            weak = weakest_first[: len(effects) - n_clear]
+            if self._joint_gain(weak) < self._required_jointly(weak, n_clear):
+                self.ascent.drop(self.state, weak)
+                return weak
+            if not self._noise_may_vanish:
+                break
+            n_clear = 2 * n_clear or 1
+        return []
 
     def _drop_each(self):
         """Drop terms that gain too little one by one; return them."""
@@ -310,15 +328,25 @@ class TermSearch:
     def _is_optional_effect(self, term):
         return self._is_effect(term) and self._required_gain(term) > -math.inf
 
-    def _required_jointly(self, effects):
+    def _required_jointly(self, effects, n_clear):
         """Return the gain that effects which passed one by one need together, in nats.
 
         If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
-        fit each effect to noise add more.
+        fit each effect to noise add more. Where Gaussian noise may vanish, the logarithm of the
+        number of choices of so many features counts too, in proportion to features per row.
         """
         scale = self.ascent.learns_scale
         each = DEFAULTS.joint_gain_with_scale if scale else DEFAULTS.joint_gain
-        return math.log(self._n_columns) + each * len(effects)
+        d, k = self._n_columns, len(effects)
+        choice = 0.0
+        if self._noise_may_vanish:
+            choice = math.log(math.comb(d - n_clear, k)) * d / self.ascent.rows.n_rows
+        return math.log(d) + each * k + choice
+
+    @property
+    def _noise_may_vanish(self):
+        """True if Gaussian noise is learned beside effects that may follow every row."""
+        return self.exact and "noise" in self.ascent.learned
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
