@@ -17,6 +17,7 @@ from .likelihoods import (
     Heteroscedastic,
     Laplace,
     Logistic,
+    Ordinal,
     Probit,
     RobustMax,
     Softmax,
@@ -198,11 +199,14 @@ def regression_sites(likelihood, variance, n_outputs=None):
 def classification_sites(likelihood, n_classes, order=None):
     """Return a likelihood of classification as sites.
 
-    Two classes have one latent function, except with "robust_max". The ``order`` of the classes is
-    that of `Softmax`.
+    Two classes have one latent function, except with "robust_max", and ordered ones have one too.
+    Their thresholds are those of equally frequent classes. The ``order`` of the classes is that of
+    `Softmax`.
     """
     if likelihood == "robust_max":
         return LikelihoodSites(RobustMax(), n_classes)
+    if likelihood == "ordinal":
+        return LikelihoodSites(Ordinal(_thresholds(np.ones(n_classes))), 1)
     if n_classes == 2:
         return LikelihoodSites(Logistic() if likelihood == "softmax" else Probit(), 1)
     if likelihood == "probit":
@@ -210,6 +214,21 @@ def classification_sites(likelihood, n_classes, order=None):
             f"likelihood='probit' is for two classes; y has {n_classes}. Use 'softmax'."
         )
     return LikelihoodSites(Softmax(order), n_classes)
+
+
+def at_frequencies(sites, rows, variance=0.0):
+    """Return sites of ordered classes whose prior probabilities are the class frequencies.
+
+    The latent function has the mean zero and a given variance. Half a row is added to each class.
+    """
+    counts = torch.bincount(rows.targets, rows.weights.double(), sites.likelihood.n_classes)
+    thresholds = _thresholds(rows.sum(counts)[0].cpu().numpy() + 0.5, variance)
+    return LikelihoodSites(Ordinal(thresholds).to(rows.device), sites.n_latents)
+
+
+def _thresholds(counts, variance=0.0):
+    """Return the thresholds between classes of given counts, for `at_frequencies`."""
+    return ndtri(np.cumsum(counts)[:-1] / counts.sum()) * np.sqrt(1 + variance)
 
 
 class Predictive(NamedTuple):
@@ -268,7 +287,7 @@ class LikelihoodProbabilities(ClassProbabilities):
         codes = torch.arange(self._n_classes)[:, None].expand(-1, len(mean))
         log_p = torch.stack([self._likelihood.log_prob(code, mean) for code in codes], -1)
         log_p = tempered(log_p, self._power, self._log_frequencies)
-        return log_p.exp().numpy().reshape(*latents.shape[:-1], -1)
+        return log_p.detach().exp().numpy().reshape(*latents.shape[:-1], -1)
 
 
 class CalibratedProbabilities(ClassProbabilities):

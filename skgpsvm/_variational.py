@@ -34,7 +34,7 @@ from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import GivenNoise, RegressionNoise, noise_entries
 from ._optim import PARAMETER_BOUNDS
 from ._parameters import where
-from ._predictive import LIKELIHOODS, LeftOut, Summary
+from ._predictive import LIKELIHOODS, LeftOut, Summary, at_frequencies
 from ._sparse import SparseProblem, check_optimizer, check_sparse_parameters, sparse_attributes
 from ._torch_kernels import latent_kernels, torch_kernel
 
@@ -219,7 +219,21 @@ def classification_problem(estimator, problem, mean):
         kernel = with_learned_mean(kernel, *parts, _FIRST_TREND)
     n_latents = estimator._make_likelihood().n_latents
     prior = cache(partial(SignalPrior, kernel, problem.rows.device, n_latents))
-    return _sparse_problem(estimator, problem, kernel, lambda rows: prior())
+    sparse = _sparse_problem(estimator, problem, kernel, lambda rows: prior())
+    if not len(sparse.likelihood.parameters()):
+        return sparse
+    variance = _mean_variance(sparse.kernel, sparse.rows)
+    return replace(sparse, likelihood=at_frequencies(sparse.likelihood, sparse.rows, variance))
+
+
+def _mean_variance(kernel, rows):
+    """Return the mean of a kernel's prior variances at the rows."""
+    of_rows, total = torch_kernel(kernel), rows.weights.new_zeros((), dtype=torch.float64)
+    theta = torch.as_tensor(kernel.theta, device=rows.device)
+    for index in rows.chunks():
+        X, _, weights = rows.take(index)
+        total += (weights * of_rows.diag(X, theta)).sum()
+    return rows.sum(total)[0].item() / rows.total_weight
 
 
 def initial_kernel(estimator, scaler, variance):

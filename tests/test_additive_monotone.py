@@ -165,7 +165,7 @@ def test_variances_of_probabilities_have_means_of_monotone_effects():
 
 def test_constraints_of_several_classes_are_refused():
     X, _, _ = steep(60)
-    with pytest.raises(ValueError, match="is for two classes; got 3"):
+    with pytest.raises(ValueError, match="is for two classes, or ordered ones; got 3"):
         AdditiveGPClassifier(monotonic_cst={0: 1}).fit(X, np.arange(60) % 3)
 
 

@@ -55,6 +55,7 @@ NUMPY_MODULES = {
     "additive/_terms",  # names of features
     "additive/_base",  # shared code of the estimators
     "additive/_encoding",  # columns of tables
+    "additive/_classifier",  # the estimator
     "additive/_regressor",  # the estimator
     "decoupled/_training",  # shared code of the estimators
     "expectation_propagation/_classifier",  # the estimator

@@ -31,6 +31,7 @@ from skgpsvm.likelihoods import (
     Logistic,
     MulticlassHinge,
     NegativeBinomial,
+    Ordinal,
     Poisson,
     Probit,
     RobustMax,
@@ -49,6 +50,7 @@ LIKELIHOODS = {
     "Beta": lambda: Beta(0.3),
     "Gamma": lambda: Gamma(0.4),
     "Probit": Probit,
+    "Ordinal": lambda: Ordinal([-0.4, 0.9]),
     "Logistic": Logistic,
     "Softmax": Softmax,
     "RobustMax": lambda: RobustMax(0.02),
@@ -76,7 +78,8 @@ def rows(likelihood, b=12, dtype=torch.float64, seed=0):
         t = n_latents // likelihood.latents_per_output
         y = torch.randn(b, t, generator=generator, dtype=torch.float64).to(dtype)
     else:
-        y = torch.randint(max(n_latents, 2), (b,), generator=generator)
+        n_classes = getattr(likelihood, "n_classes", 2)
+        y = torch.randint(max(n_latents, n_classes), (b,), generator=generator)
     if isinstance(likelihood, Heteroscedastic):
         mean[:, 1] /= 2
     if isinstance(likelihood, FAMILIES):
@@ -205,6 +208,7 @@ def test_parameters_are_named_and_trainable(likelihood):
         "NegativeBinomial": {"log_dispersion"},
         "Gamma": {"log_dispersion"},
         "Beta": {"log_dispersion"},
+        "Ordinal": {"first", "log_widths"},
     }
     assert names == expected.get(type(likelihood).__name__, set())
     y, mean, var = rows(likelihood)
@@ -243,7 +247,8 @@ def gaussian_expectation(function, mean, var, kinks):
 
 
 @pytest.mark.parametrize(
-    "name", ["Gaussian", "Laplace", "Poisson", "Gamma", "Probit", "Logistic", "BinaryHinge"]
+    "name",
+    ["Gaussian", "Laplace", "Poisson", "Gamma", "Probit", "Ordinal", "Logistic", "BinaryHinge"],
 )
 def test_closed_forms_equal_quadrature(name):
     likelihood = LIKELIHOODS[name]()

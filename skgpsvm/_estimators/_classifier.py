@@ -20,6 +20,7 @@ from .._isolation import isolated
 from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_labels, check_level, kind_of_labels
+from ..likelihoods import Ordinal
 from ._base import GPEstimator, all_or_nothing, checked_latents
 from ._pipeline import fit_models, has_partial_fit, stream
 
@@ -186,14 +187,30 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _sites_of(self, likelihood):
         """Return a likelihood, by its name, as sites of the classes."""
+        if likelihood == "ordinal" and self.classes_.dtype.kind not in "biuf":
+            raise ValueError(
+                "likelihood='ordinal' needs labels that are numbers in the order of the classes; "
+                f"got {self.classes_.tolist()}. Encode them, such as by the codes of an ordered "
+                "categorical."
+            )
         return classification_sites(likelihood, len(self.classes_), self._class_order)
 
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
         n_classes, tempering = len(self.classes_), self._tempering
-        likelihood = self._sites_of(self._likelihood).likelihood
         tempered_by = tempering.power, tempering.log_frequencies
-        return LikelihoodProbabilities(likelihood, n_classes, *tempered_by)
+        return LikelihoodProbabilities(self._fitted_likelihood(), n_classes, *tempered_by)
+
+    def _fitted_likelihood(self):
+        """Return the likelihood of the fitted model."""
+        if self._likelihood == "ordinal":
+            return Ordinal(self.thresholds_)
+        return self._sites_of(self._likelihood).likelihood
+
+    def _likelihood_attributes(self, parameters):
+        """Return the fitted attributes of the likelihood's parameters, a tensor (k,), as a dict."""
+        likelihood = self._make_likelihood().at(parameters).likelihood
+        return {"thresholds_": likelihood.thresholds.numpy()} if len(parameters) else {}
 
     def _earlier_tempering(self, streamed):
         """Return the `Tempering` from which the power of a fit is learned.
@@ -207,9 +224,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             return replace(self._tempering, loss=0.0, weight=0.0)
         return Tempering()
 
-    def _log_p_of(self, mean, var):
+    def _log_p_of(self, mean, var, parameters=()):
         """Return log probabilities (n, n_classes) under the likelihood at latent moments (n, c)."""
-        likelihood = self._make_likelihood().likelihood
+        sites = self._make_likelihood()
+        likelihood = sites.at(parameters).likelihood if len(parameters) else sites.likelihood
         return LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
 
     def _tempered(self, log_p, targets, weights, *, streamed=False):

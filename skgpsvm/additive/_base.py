@@ -185,7 +185,7 @@ class AdditiveGP(GPEstimator):
         search = TermSearch(
             run=problem.run,
             ascent=ascent,
-            state=ascent.init(self._make_likelihood().parameters()),
+            state=ascent.init(self._first_parameters(rows)),
             make_ascent=partial(make, rows=learning),
             kernels=kernels,
             exact=exact,
@@ -203,6 +203,10 @@ class AdditiveGP(GPEstimator):
         if learning is not rows:
             search.reweight(partial(make, rows=rows))
         return Fitted(search.latents(), search.curve, (rows, search))
+
+    def _first_parameters(self, rows):
+        """Return the log parameters of the likelihood from which a fit starts, a tensor (k,)."""
+        return self._make_likelihood().parameters()
 
     def _update_model(self, problem):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Self
 
+from numpy import ndarray
+
 from .._calibration import Tempering
 from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
+from .._predictive import at_frequencies
 from .._typing import ArrayLike, ClassWeight, Device, MatrixLike, RandomStateLike, available_if
 from ._base import AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
@@ -24,9 +27,11 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
 
     Parameters
     ----------
-    likelihood : {"softmax", "probit"}, default="softmax"
+    likelihood : {"softmax", "probit", "ordinal"}, default="softmax"
         Link function. "softmax" is the logistic function for two classes; "probit", the normal
-        distribution function, is for two classes only.
+        distribution function, is for two classes only. "ordinal", for classes in the order of their
+        labels, which must be numbers, has one latent function with normal noise, and learned
+        thresholds between the classes.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
         Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
@@ -52,7 +57,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     monotonic_cst : array-like of shape (d,) or dict, default=None
         Constraints of effects, as in scikit-learn: 1 for an effect that does not decrease, -1 for
         one that does not increase, 0 for neither; or a dict of these by name or number. With them,
-        the probability of ``classes_[1]`` is monotone. Only for two classes. A feature with a
+        the probability of ``classes_[1]`` is monotone, or with "ordinal" those of higher classes
+        together. Not for more classes without an order. A feature with a
         constraint has no pairs and no point masses, and the fit has inducing points. See
         :ref:`additive_monotone`.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
@@ -148,6 +154,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Whether the fit has inducing points.
     kernel_interaction_ : str or None
         Covariance of each factor of a pair; None without pairs.
+    thresholds_ : ndarray of shape (n_classes - 1,)
+        Values of the latent function between the classes, only with ``likelihood="ordinal"``.
     temperature_ : float
         Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
         predictions of the rows of `fit`, with a prior. Above 1, these were too cautious.
@@ -188,13 +196,14 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     _constant, _information = DEFAULTS.constant_of_classes, 0.25  # p (1 - p) is at most 1/4
 
     # Fitted attributes
+    thresholds_: ndarray
     temperature_: float
     loo_log_loss_: float
 
     def __init__(
         self,
         *,
-        likelihood: Literal["softmax", "probit"] = "softmax",
+        likelihood: Literal["softmax", "probit", "ordinal"] = "softmax",
         kernel: Literal["rbf", "matern32", "matern52"] = "matern52",
         length_scale_bounds: tuple[float, float] = (0.05, 10.0),
         kernel_interaction: Literal["rbf", "matern12", "matern32", "matern52"] | None = None,
@@ -248,7 +257,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
 
     def _check_parameters(self):
         super()._check_parameters()
-        self._check_choice("likelihood", ("softmax", "probit"))
+        self._check_choice("likelihood", ("softmax", "probit", "ordinal"))
 
     @all_or_nothing
     def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -319,12 +328,19 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         return update_models(self, X, y, sample_weight, classes=classes)
 
     def _fit_model(self, problem, sparse=None):
-        if self.monotonic_cst is not None and len(self.classes_) > 2:
+        if self.monotonic_cst is not None and self._make_likelihood().n_latents > 1:
             raise ValueError(
-                f"monotonic_cst is for two classes; got {len(self.classes_)}. Leave it out, or fit "
-                "a model of each class against the others."
+                f"monotonic_cst is for two classes, or ordered ones; got {len(self.classes_)}. Set "
+                "likelihood='ordinal' if they are ordered; else leave it out, or fit a model of "
+                "each class against the others."
             )
         return super()._fit_model(problem, sparse)
+
+    def _first_parameters(self, rows):
+        sites = self._make_likelihood()
+        if self.likelihood == "ordinal":
+            sites = at_frequencies(sites, rows)
+        return sites.parameters()
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = super()._fitted_attributes(models, summaries, streamed)
@@ -332,10 +348,13 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         if search is None:
             return found
         targets, mean, var, weights = search.ascent.left_out(search.state)
-        rest = self._log_p_of(mean, var), targets, weights
+        rest = self._log_p_of(mean, var, search.state.noise), targets, weights
         tempering = Tempering.of_prior(DEFAULTS.power_spread).updated(*rest)
         found |= self._of_tempering(tempering, *rest)
         return found | {"loo_log_loss_": tempering.log_loss}
+
+    def _of_noise(self, noise):
+        return super()._of_noise(noise) | self._likelihood_attributes(noise)
 
     def _of_constant(self, constant):
         return self._outputs(constant)

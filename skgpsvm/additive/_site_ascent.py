@@ -277,21 +277,38 @@ class SiteAscent(AdditiveAscent):
         return self.rows.sum(*(share * part for part in (mirror(gram), *parts)))
 
     def _shifted_losses(self, noise, y, mean, var):
-        """Return losses (b, k) of rows with each likelihood parameter lower, equal and higher."""
+        """Return losses of rows, (b, k), at likelihood parameters near the present ones.
+
+        Each parameter is lower, all are equal, k = 1, and each is higher; where one latent function
+        has several, two of them are higher, in the order of ``torch.triu_indices``.
+        """
         if not self._moves_noise:
             return []
         moves = _DIFFERENCE * torch.eye(len(noise), dtype=noise.dtype, device=noise.device)
+        points = [noise - moves, noise[None], noise + moves]
+        if len(noise) > self._sites.n_latents:
+            first, second = torch.triu_indices(len(noise), len(noise), 1)
+            points.append(noise + moves[first] + moves[second])
         return [
-            torch.stack(
-                [self._sites.at(noise + sign * move).loss(y, mean, var) for move in moves], 1
-            )
-            for sign in (-1, 0, 1)
+            torch.stack([self._sites.at(each).loss(y, mean, var) for each in some], 1)
+            for some in points
         ]
 
 
-def _newton(lower, here, higher):
-    """Return Newton steps that lower losses, from their values at three equally spaced points."""
+def _newton(lower, here, higher, both=None):
+    """Return the Newton step that lowers losses, (k,), from those of `_shifted_losses`.
+
+    Parameters of different latent functions have no mixed derivatives.
+    """
     grad = (higher - lower) / (2 * _DIFFERENCE)
     hess = (higher - 2 * here + lower) / _DIFFERENCE**2
-    step = torch.where(hess > 0, -grad / hess, -grad.sign())
+    if both is None:
+        step = torch.where(hess > 0, -grad / hess, -grad.sign())
+    else:
+        first, second = torch.triu_indices(len(grad), len(grad), 1)
+        mixed = hess.diag()
+        mixed[first, second] = (both - higher[first] - higher[second] + here) / _DIFFERENCE**2
+        curvatures, vectors = torch.linalg.eigh(mixed, UPLO="U")
+        along = vectors.T @ grad
+        step = -vectors @ torch.where(curvatures > 0, along / curvatures, along.sign())
     return step.clamp(-_MAX_STEP, _MAX_STEP)

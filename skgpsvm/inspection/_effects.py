@@ -21,7 +21,7 @@ from .._validation import check_level, check_number
 
 _RUG_ROWS = 100
 _NEAR = 0.04  # of the range of a number; the distance within which rows are near at least
-Link = Literal["identity", "log", "logit", "probit", "softmax"]
+Link = Literal["identity", "log", "logit", "probit", "softmax", "ordinal"]
 Label = Hashable  # of a latent function: the label of a class, a number, or a name
 Feature = int | str | tuple[int | str, int | str]  # a term: a feature, or a pair of them
 
@@ -42,6 +42,8 @@ def additive_model(estimator, X):
 def link_name(estimator):
     """Return the name of the link function."""
     if is_classifier(estimator):
+        if estimator._likelihood == "ordinal":
+            return "ordinal"
         two = len(estimator.classes_) == 2
         return estimator._likelihood.replace("softmax", "logit") if two else "softmax"
     family = FAMILIES.get(estimator._likelihood)

@@ -37,11 +37,13 @@ class ComponentEffects:
         the label of the function in ``latent``.
     intercepts : dict
         Posterior mean of the constant of each latent function, by its label.
-    link : {"identity", "log", "logit", "probit", "softmax"}
+    link : {"identity", "log", "logit", "probit", "softmax", "ordinal"}
         Link function of the latent functions. That of noise that varies is always the logarithm of
         its standard deviation.
     level : float
         Probability of the credible bands.
+    thresholds : ndarray of shape (n_classes - 1,), default=None
+        Values of the latent function between ordered classes, with the link "ordinal".
 
     Examples
     --------
@@ -57,9 +59,15 @@ class ComponentEffects:
     """
 
     def __init__(
-        self, effects: list[Bunch], intercepts: dict[Label, float], link: Link, level: float
+        self,
+        effects: list[Bunch],
+        intercepts: dict[Label, float],
+        link: Link,
+        level: float,
+        thresholds: np.ndarray | None = None,
     ) -> None:
         self.effects, self.intercepts, self.link, self.level = effects, intercepts, link, level
+        self.thresholds = thresholds
 
     @classmethod
     def from_estimator(
@@ -109,7 +117,9 @@ class ComponentEffects:
             for part in component_effects(estimator, X, features, level, n_points, label)
         ]
         constants = {label: own for label, own in intercepts(estimator).items() if label in labels}
-        return cls(effects, constants, link_name(estimator), level)
+        link = link_name(estimator)
+        thresholds = estimator.thresholds_ if link == "ordinal" else None
+        return cls(effects, constants, link, level, thresholds)
 
     def to_dict(self) -> dict:
         """Return the effects as a dict of lists, strings and numbers, which JSON can hold.
@@ -124,12 +134,12 @@ class ComponentEffects:
         Returns
         -------
         table : dict
-            ``link``, ``level``; ``intercepts``, a list of dicts with ``latent`` and ``value``; and
-            ``effects``, a list of dicts. Each of these has ``term``, ``latent``, ``share``;
-            ``features``, ``categorical``, ``grid`` and ``sentinels``, lists with an entry for each
-            feature of the term; ``point_mass``, a number or None; ``effect``, ``lower`` and
-            ``upper``, nested lists with one level per feature; and
-            ``missing``, the effect of a missing number and its bounds, or None.
+            ``link``, ``level``; ``thresholds``, a list or None; ``intercepts``, a list of dicts
+            with ``latent`` and ``value``; and ``effects``, a list of dicts. Each of these has
+            ``term``, ``latent``, ``share``; ``features``, ``categorical``, ``grid`` and
+            ``sentinels``, lists with an entry for each feature of the term; ``point_mass``, a
+            number or None; ``effect``, ``lower`` and ``upper``, nested lists with one level per
+            feature; and ``missing``, the effect of a missing number and its bounds, or None.
         """
         intercepts = [
             {"latent": _plain(latent), "value": value} for latent, value in self.intercepts.items()
@@ -152,6 +162,7 @@ class ComponentEffects:
         return {
             "link": self.link,
             "level": self.level,
+            "thresholds": None if self.thresholds is None else self.thresholds.tolist(),
             "intercepts": intercepts,
             "effects": effects,
         }

@@ -11,6 +11,7 @@ from ._classification import (
     expected_hinge,
 )
 from ._families import Beta, Gamma, NegativeBinomial, Poisson
+from ._ordinal import Ordinal
 from ._regression import Gaussian, Heteroscedastic, Laplace, StudentT
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Logistic",
     "MulticlassHinge",
     "NegativeBinomial",
+    "Ordinal",
     "Poisson",
     "Probit",
     "RobustMax",

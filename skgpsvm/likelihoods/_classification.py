@@ -15,8 +15,13 @@ from ._base import Likelihood, log_expected_decay, log_ndtr
 _PREDICTIVE_POINTS = 256
 
 
-class _Bernoulli(Likelihood):
-    """A normalized distribution of two classes, coded 0 and 1, given one latent function."""
+class SingleLatent(Likelihood):
+    """A normalized distribution of classes given one latent function, of two by default."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return 2
 
     @torch.enable_grad()
     def expected_terms(
@@ -34,11 +39,11 @@ class _Bernoulli(Likelihood):
         return value, *expect(derivatives, mean, var)
 
     def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        codes = mean.new_tensor([0.0, 1.0])
+        codes = torch.arange(self.n_classes, device=mean.device)
         return torch.stack([self.log_marginal(code, mean, var) for code in codes], -1).exp()
 
 
-class Probit(_Bernoulli):
+class Probit(SingleLatent):
     """Two classes, ``P(y = 1 | f) = Phi(f)``, with the standard normal distribution function Phi.
 
     Notes
@@ -53,7 +58,7 @@ class Probit(_Bernoulli):
         return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
 
 
-class Logistic(_Bernoulli):
+class Logistic(SingleLatent):
     """Two classes, ``P(y = 1 | f) = 1 / (1 + exp(-f))``.
 
     Notes
@@ -71,7 +76,7 @@ class Logistic(_Bernoulli):
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def terms(f):
-            p = torch.sigmoid(_single(f))
+            p = torch.sigmoid(single(f))
             return torch.stack([self.log_prob(y, f), y - p, p * (p - 1)], -1)
 
         value, *derivatives = expect(terms, mean, var).split(1, -1)
@@ -283,10 +288,10 @@ class BinaryHinge(_Hinge):
     def violation_moments(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return 1 - _signed(y, mean), _single(var)
+        return 1 - _signed(y, mean), single(var)
 
     def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        z = _single(mean / safe_std(var))
+        z = single(mean / safe_std(var))
         return normal_cdf(torch.stack([-z, z], -1))
 
 
@@ -371,7 +376,7 @@ def expected_hinge(mean_b: torch.Tensor, var_b: torch.Tensor) -> tuple[torch.Ten
     return mean_b + size + var_b / (r + size), r
 
 
-def _single(f):
+def single(f):
     """Return the only latent function, (..., b, 1) -> (..., b)."""
     if f.shape[-1] != 1:
         raise ValueError(f"A binary likelihood has one latent function, got {f.shape[-1]}")
@@ -380,7 +385,7 @@ def _single(f):
 
 def _signed(y, f):
     """Return the only latent function, (..., b), with its sign flipped where the code y is 0."""
-    return (2 * y - 1) * _single(f)
+    return (2 * y - 1) * single(f)
 
 
 def _index(y, f):

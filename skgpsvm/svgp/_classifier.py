@@ -61,10 +61,12 @@ class SVGPClassifier(GPClassifier):
         Prior covariance of each latent function. Its values, bounds and "fixed" marks determine
         the optimization. None is a squared exponential with a length scale per feature, or one
         for :ref:`sparse X <sparse_X>`, whose hyperparameters have a prior.
-    likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
+    likelihood : {"softmax", "probit", "robust_max", "ordinal"}, default="softmax"
         ``"softmax"`` of the latents; for two classes the logistic function of one latent.
         ``"probit"``, for two classes only, is the normal distribution function of one latent.
         ``"robust_max"`` is the class of the largest latent, with one label in a thousand wrong.
+        ``"ordinal"``, for classes in the order of their labels, which must be numbers, has one
+        latent with normal noise, and learned thresholds between the classes.
     solver : {"auto", "collapsed", "natural_gradient", "gradient"} or solver, default="auto"
         ``"collapsed"`` maximizes the ELBO of the best posterior by L-BFGS-B, with natural gradients
         for the posterior of each evaluation. ``"natural_gradient"`` alternates natural gradients
@@ -123,6 +125,8 @@ class SVGPClassifier(GPClassifier):
         hyperparameters.
     n_iter_ : int
         Number of passes or rounds.
+    thresholds_ : ndarray of shape (n_classes - 1,)
+        Values of the latent function between the classes, only with ``likelihood="ordinal"``.
     temperature_ : float
         Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
         predictions, with a prior. Above 1, these were too cautious. With ``optimizer=None`` it is
@@ -157,6 +161,7 @@ class SVGPClassifier(GPClassifier):
     kernel_: Kernel
     inducing_points_: ndarray
     elbo_: float
+    thresholds_: ndarray
     temperature_: float
     loo_log_loss_: float
 
@@ -164,7 +169,7 @@ class SVGPClassifier(GPClassifier):
         self,
         kernel: Kernel | None = None,
         *,
-        likelihood: Literal["softmax", "probit", "robust_max"] = "softmax",
+        likelihood: Literal["softmax", "probit", "robust_max", "ordinal"] = "softmax",
         solver: SolverLike = "auto",
         mean: MeanFunction = "linear",
         n_inducing: int = 256,
@@ -278,7 +283,7 @@ class SVGPClassifier(GPClassifier):
         return converged_elbo_at(sites, *point)
 
     def _check_parameters(self):
-        self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
+        self._check_choice("likelihood", (*CLASSIFIER_LIKELIHOODS, "ordinal"))
         check_variational_parameters(self)
 
     def _chosen_solver(self, n_rows):
@@ -307,8 +312,10 @@ class SVGPClassifier(GPClassifier):
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         [(bound, (mean, var, *rest))] = summaries
-        found = self._tempered(self._log_p_of(mean, var), *rest, streamed=streamed)
+        noise = models[0].state("cpu")["noise"]
+        found = self._tempered(self._log_p_of(mean, var, noise), *rest, streamed=streamed)
         return {
+            **self._likelihood_attributes(noise),
             **elbo_attributes(self, models, bound, self.elbo_ if streamed else 0.0),
             **found,
             "loo_log_loss_": found["_tempering"].log_loss,
