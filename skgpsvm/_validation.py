@@ -112,6 +112,20 @@ def check_level(level):
         raise ValueError(f"level={level!r} must be between 0 and 1.")
 
 
+def check_numeric(name, targets):
+    """Raise ValueError if targets of a regressor are strings that are not numbers."""
+    values = np.asarray(targets)
+    strings = values.ravel() if values.dtype.kind in "OU" else ()
+    for value in strings:
+        try:
+            float(value if isinstance(value, str) else 0.0)
+        except ValueError as error:
+            raise ValueError(
+                f"{name} has {str(value)!r}, which is not a number. A regressor needs numbers; "
+                "labels are for a classifier, such as SVGPClassifier."
+            ) from error
+
+
 def check_weights(sample_weight, X):
     """Return row weights as float64 (n,), finite and not negative; ones for None."""
     if sample_weight is None:

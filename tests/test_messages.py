@@ -47,6 +47,14 @@ def test_new_rows_of_strings_are_named():
     assert len(model.predict(pd.DataFrame({"a": ["1.5", "2"]}))) == 2  # texts of numbers are taken
 
 
+@pytest.mark.parametrize("make", [SVGPRegressor, AdditiveGPRegressor, HybridSVGPRegressor])
+@pytest.mark.parametrize("dtype", [str, object])
+def test_labels_of_regressors_lead_to_classifiers(make, dtype):
+    y = np.array(["1.5"] * (N - 1) + ["green"], dtype)
+    with pytest.raises(ValueError, match=r"^y has 'green', which is not a number.*SVGPClassifier"):
+        make().fit(NUMBERS, y)
+
+
 def test_columns_of_a_table_that_are_no_categories():
     table, model = pd.DataFrame({"a": STRINGS}), AdditiveGPRegressor(categorical_features=None)
     with pytest.raises(ValueError, match=r"such as 'u'.*list the column in categorical_features"):

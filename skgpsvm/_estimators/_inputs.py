@@ -75,7 +75,8 @@ def date_error(name, dtype):
     """Return the TypeError for a column of dates: their unit as numbers would be arbitrary."""
     return TypeError(
         f"Column {name!r} of X has dates or times ({dtype}). Convert them to numbers in a unit of "
-        "your choice, or list the column in categorical_features of an additive model."
+        "your choice, such as days by (x - x.min()) / pd.Timedelta('1D'). If they stand for "
+        "groups, list the column in categorical_features of an additive model."
     )
 
 

@@ -17,7 +17,7 @@ from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
-from .._validation import check_choice, check_level, check_noise_variance, differs
+from .._validation import check_choice, check_level, check_noise_variance, check_numeric, differs
 from ..exceptions import warn
 from ._base import GPEstimator, all_or_nothing
 from ._pipeline import fit_models, has_partial_fit, stream
@@ -140,6 +140,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
 
     def _check_training_data(self, X, y, sample_weight, *, noise_variance=None, reset=True):
         """`merged_rows` with normalized targets (n, t), or (n, t, 2) with known noise."""
+        with raise_on_all_ranks():
+            check_numeric("y", y)
         X, y, weights = self._check_rows(
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
