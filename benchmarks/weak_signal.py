@@ -230,9 +230,12 @@ def report(results):
         lines = []
         for method, own in found.groupby("method"):
             inside = own["coverage"].between(*COVERAGE)
+            runs = results[(results["task"] == task) & (results["method"] == method)]
             lines.append(
                 {
                     "method": method,
+                    "code": ", ".join(sorted(runs["code"].unique())),
+                    "draws": int(runs.groupby(CELL)["seed"].nunique().min()),
                     "cells": len(own),
                     "above": int((~own["near"]).sum()),
                     "mean excess": own["excess"].mean(),
