@@ -235,31 +235,54 @@ class TermSearch:
         self.learn(stage)
 
     def prune(self):
-        """Drop terms whose gain is too small, alone or together, and learn without them."""
-        dropped = self._drop_each()
-        dropped += self._drop_jointly()
-        self._learn_without(dropped)
+        """Drop terms whose gain is too small, alone or together, and learn without them.
+
+        Where Gaussian noise may vanish, gains beside effects of noise are too large, so that the
+        other terms are tested anew without these.
+        """
+        while True:
+            alone = self._drop_each()
+            together = self._drop_jointly()
+            self._learn_without(alone + together)
+            if not (together and self._noise_may_vanish):
+                return
 
     def _drop_jointly(self):
-        """Drop effects that gain too little together: all, or all but the clearest ones.
+        """Drop effects that gain too little together, and return them.
 
-        The latter is tried beside 1, 2, 4 and so on of these where Gaussian noise may vanish.
+        Where Gaussian noise may vanish, the effects of smallest gain are tested: all but 2^i, with
+        the largest i first, and all.
         """
         effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
         if not effects:
             return []
-        gained = dict(zip(effects, self.ascent.gains(self.state, effects), strict=True))
-        weakest_first = sorted(effects, key=gained.get)
-        n_clear = 0
-        while n_clear < len(effects):
-            weak = weakest_first[: len(effects) - n_clear]
-            if self._joint_gain(weak) < self._required_jointly(weak, n_clear):
-                self.ascent.drop(self.state, weak)
-                return weak
-            if not self._noise_may_vanish:
-                break
-            n_clear = 2 * n_clear or 1
+        numbers = [0]  # of effects that are not tested
+        if self._noise_may_vanish:
+            gained = dict(zip(effects, self.ascent.gains(self.state, effects), strict=True))
+            effects.sort(key=gained.get, reverse=True)
+            numbers = [2**i for i in range((len(effects) - 1).bit_length())][::-1] + numbers
+        for n_clear in numbers:
+            if not self._gain_enough(effects[n_clear:], n_clear):
+                self.ascent.drop(self.state, effects[n_clear:])
+                return effects[n_clear:]
         return []
+
+    def _gain_enough(self, effects, n_clear=0):
+        """Return whether effects which passed one by one gain what they need together.
+
+        If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
+        fit each effect to noise add more. Where Gaussian noise may vanish, the length of a
+        description counts too, in proportion to features per row: the logarithm of the number of
+        choices of so many features, besides clear ones, and half the logarithm of n rows for each.
+        """
+        d, k, scale = self._n_columns, len(effects), self.ascent.learns_scale
+        needed = DEFAULTS.joint_gain_with_scale if scale else DEFAULTS.joint_gain
+        choices = 0.0
+        if self._noise_may_vanish:
+            n = self.ascent.rows.n_rows
+            length = math.log(math.comb(d - n_clear, k)) + 0.5 * k * math.log(n)
+            choices = length * min(d / n, 1)
+        return self._joint_gain(effects) >= math.log(d) + needed * k + choices
 
     def _drop_each(self):
         """Drop terms that gain too little one by one; return them."""
@@ -328,21 +351,6 @@ class TermSearch:
     def _is_optional_effect(self, term):
         return self._is_effect(term) and self._required_gain(term) > -math.inf
 
-    def _required_jointly(self, effects, n_clear):
-        """Return the gain that effects which passed one by one need together, in nats.
-
-        If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
-        fit each effect to noise add more. Where Gaussian noise may vanish, the logarithm of the
-        number of choices of so many features counts too, in proportion to features per row.
-        """
-        scale = self.ascent.learns_scale
-        each = DEFAULTS.joint_gain_with_scale if scale else DEFAULTS.joint_gain
-        d, k = self._n_columns, len(effects)
-        choice = 0.0
-        if self._noise_may_vanish:
-            choice = math.log(math.comb(d - n_clear, k)) * d / self.ascent.rows.n_rows
-        return math.log(d) + each * k + choice
-
     @property
     def _noise_may_vanish(self):
         """True if Gaussian noise is learned beside effects that may follow every row."""
@@ -352,7 +360,8 @@ class TermSearch:
         """Return the gain that a term needs to be kept, in nats."""
         ascent = self.ascent
         # With more features than rows, those that pass would be selected by chance.
-        wide = self.exact and len(ascent.basis.features) > ascent.rows.n_rows
+        n_features, n_rows = len(ascent.basis.features), ascent.rows.n_rows
+        wide = self.exact and not self._noise_may_vanish and n_features > n_rows
         if term in self.kept or not self.min_gain or (len(term) == 1 and wide):
             return -math.inf
         if self._is_effect(term):
