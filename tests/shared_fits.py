@@ -117,6 +117,13 @@ FITS |= {
         3,
         "blocks",
     ),
+    "svgp, ordinal": (
+        SVGPClassifier(
+            KERNEL, likelihood="ordinal", **COMMON, max_iter=2, tol=10.0, dtype="float64"
+        ),
+        3,
+        "blocks",
+    ),
     "svgp, student_t": (SVGPRegressor(KERNEL, likelihood="student_t", **LEARNS), 0, "uneven"),
     "svgp, Adam": (SVGPRegressor(KERNEL, solver="gradient", **STILL), 0, "one row"),
     "svc, points learned": (BayesianSVC(KERNEL, learn_inducing=True, **LEARNS), 2, "empty"),
@@ -200,6 +207,11 @@ FITS |= {
     ),
     "additive, student_t": (AdditiveGPRegressor(likelihood="student_t", **TABLE), 0, "empty"),
     "additive, two classes": (AdditiveGPClassifier(**TABLE), 2, "blocks"),
+    "additive, ordinal": (
+        AdditiveGPClassifier(likelihood="ordinal", interactions=None, **TABLE),
+        3,
+        "one row",
+    ),
     "additive, three classes": (AdditiveGPClassifier(interactions=None, **TABLE), 3, "one row"),
 }
 FITS["additive, known noise"] = FITS["additive"]
@@ -324,6 +336,8 @@ def fit(name, shard=slice(None), fits=FITS, start=None):
     ordered = cuts == "in order"
     X, y, weights, target = problem(n_classes or 2, MANY if ordered else N)
     X = table(X) if name.startswith("additive") else X
+    if "ordinal" in name:  # whose labels are numbers
+        y = np.searchsorted(np.unique(y), y)
     rows = np.lexsort(X.T[::-1]) if ordered else np.arange(len(X))
     rows = rows[shard]
     options = {"noise_variance": 0.1 * X[rows, 1] ** 2} if "known noise" in name else {}

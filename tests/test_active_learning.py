@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import BayesianSVC
+from skgpsvm import BayesianSVC, SVGPClassifier
 from skgpsvm.active_learning import (
     DiverseQueryStrategy,
     ScoreQueryStrategy,
@@ -701,3 +701,13 @@ def test_a_single_predicted_label_is_agreement():
 def test_predictions_that_cannot_be_compared(arguments, message):
     with pytest.raises(ValueError, match=message):
         has_stabilized(*arguments)
+
+
+@pytest.mark.parametrize("score", [variation_ratio, mean_softmax_entropy])
+def test_scores_of_the_latents_of_classes_refuse_ordered_ones(score):
+    X = np.linspace(-2, 2, 30)[:, None]
+    model = SVGPClassifier(1.0 * RBF(), likelihood="ordinal", optimizer=None)
+    model.fit(X, np.digitize(X[:, 0], [-1, 1]))
+    with pytest.raises(TypeError, match=r"ordered classes share one\. Use least_confident"):
+        score(model, X)
+    assert bald(model, X).shape == (30,)

@@ -96,6 +96,7 @@ MODES = {
     "SVC, gradient": BayesianSVC(**STILL, solver="gradient"),
     "SVGP classifier": SVGPClassifier(**STILL),
     "SVGP classifier, gradient": SVGPClassifier(**STILL, solver="gradient"),
+    "SVGP classifier, ordinal": SVGPClassifier(**STILL, likelihood="ordinal"),
     "SVGP regressor": SVGPRegressor(**STILL),
     "SVGP regressor, natural": SVGPRegressor(**STILL, solver="natural_gradient"),
     "EP": EPClassifier(**STILL),

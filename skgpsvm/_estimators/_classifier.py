@@ -226,8 +226,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _log_p_of(self, mean, var, parameters=()):
         """Return log probabilities (n, n_classes) under the likelihood at latent moments (n, c)."""
-        sites = self._make_likelihood()
-        likelihood = sites.at(parameters).likelihood if len(parameters) else sites.likelihood
+        likelihood = self._make_likelihood().at(parameters).likelihood
         return LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
 
     def _tempered(self, log_p, targets, weights, *, streamed=False):

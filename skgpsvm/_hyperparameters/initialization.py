@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import CompoundKernel
 
+from .._distributed import gather
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._sites import LikelihoodSites
 from ..likelihoods import Gaussian
@@ -87,9 +88,9 @@ def shrink_length_scales(start, sites, rows, random_state):
     if not free_lengths(start.kernel).any():
         return start, False
     some = rows.subset(FIRST_ROWS, random_state) if rows.n_rows > FIRST_ROWS else rows
-    (counts,) = some.sum(
-        torch.bincount(some.targets, some.weights, max(sites.n_latents, 2)).double()
-    )
+    # A rank may lack the last classes.
+    n_classes = max(gather(int(some.targets.max()) + 1 if len(some) else 0))
+    (counts,) = some.sum(torch.bincount(some.targets, some.weights.double(), n_classes))
     n = counts.sum()
     baseline = torch.xlogy(counts, counts / n).sum()
     for factor in _FACTORS:

@@ -95,6 +95,16 @@ def _latent_moments(model, X):
     return tuple(part.reshape(len(part), -1) for part in moments)
 
 
+def _of_classes(model, latents):
+    """Return latents (n, n_classes); raise TypeError if the classes have none of their own."""
+    if latents.shape[1] == 1 and len(getattr(model, "classes_", ())) > 2:
+        raise TypeError(
+            "This score compares latent functions of classes; ordered classes share one. Use "
+            "least_confident, predictive_entropy, margin or bald."
+        )
+    return one_per_class(latents)
+
+
 def _probabilities(classifier, X):
     """Return class probabilities; raise TypeError if the model has none."""
     if not hasattr(classifier, "predict_proba"):
@@ -142,7 +152,7 @@ def variation_ratio(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
         mean, var = model._latent_moments(X, spread=1.0)
     else:
         mean, var = _latent_moments(model, X)
-    moments = (torch.from_numpy(one_per_class(part)) for part in (mean, var))
+    moments = (torch.from_numpy(_of_classes(model, part)) for part in (mean, var))
     p = argmax_probability(*moments).numpy()
     np.put_along_axis(p, p.argmax(axis=1, keepdims=True), 0, axis=1)
     # Sum the probabilities of the others: 1 - max would cancel where the winner is certain.
@@ -251,7 +261,7 @@ def mean_softmax_entropy(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray
     """
     model, X = latent_model(classifier, X, "latent_mean_and_variance")
     mean, _ = _latent_moments(model, X)
-    return entr(softmax(one_per_class(mean), axis=1)).sum(axis=1)
+    return entr(softmax(_of_classes(model, mean), axis=1)).sum(axis=1)
 
 
 @_in_batches

@@ -217,7 +217,13 @@ def capped_exp_derivative(f, most=_MAX_LOG):
 
 def log_ndtr(x):
     """Return log Phi(x); torch's own version has wrong derivatives in the far tail."""
-    tail = _log_upper_tail(-x.clamp_max(0)) - 0.5 * x.clamp_max(0) ** 2
+    scaled = log_scaled_ndtr(x)
+    return torch.where(x < 0, scaled - 0.5 * x.clamp_max(0) ** 2, scaled)
+
+
+def log_scaled_ndtr(x):
+    """Return log Phi(x) + x^2 / 2 where x is negative, and log Phi(x) elsewhere."""
+    tail = _log_upper_tail(-x.clamp_max(0))
     return torch.where(x < 0, tail, torch.log1p(-normal_cdf(-x.clamp_min(0))))
 
 

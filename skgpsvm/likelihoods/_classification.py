@@ -379,7 +379,7 @@ def expected_hinge(mean_b: torch.Tensor, var_b: torch.Tensor) -> tuple[torch.Ten
 def single(f):
     """Return the only latent function, (..., b, 1) -> (..., b)."""
     if f.shape[-1] != 1:
-        raise ValueError(f"A binary likelihood has one latent function, got {f.shape[-1]}")
+        raise ValueError(f"The likelihood has one latent function, got {f.shape[-1]}")
     return f[..., 0]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from .._quadrature import expect
 from .._typing import ArrayLike
-from ._base import log_ndtr
+from ._base import log_ndtr, log_scaled_ndtr
 from ._classification import SingleLatent, single
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
@@ -37,8 +37,8 @@ class Ordinal(SingleLatent):
     Two classes with the threshold 0 are those of `Probit`. The log probability is concave in f.
     `log_marginal` is exact; `expected_log_prob` is by quadrature.
 
-    Source: Chu and Ghahramani (2005), Gaussian processes for ordinal regression, eqs. 3 to 5, with
-    noise of variance one, which the prior variance of f makes up for.
+    Source: Chu and Ghahramani (2005), Gaussian processes for ordinal regression. Departs from the
+    source: the noise has variance one, and the prior variance of f is learned in its place.
     """
 
     def __init__(self, thresholds: ArrayLike) -> None:
@@ -66,7 +66,7 @@ class Ordinal(SingleLatent):
         return len(self.log_widths) + 2
 
     def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-        return self._log_mass(y, single(f), 1.0)
+        return self._interval(y, single(f)).log_mass.to(f)
 
     def expected_terms(
         self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
@@ -74,43 +74,55 @@ class Ordinal(SingleLatent):
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def terms(f):
-            f = single(f)
-            low, high = self._ends(y, f)
-            log_p = self._log_mass(y, f, 1.0)
-            # Densities of the noise at the ends, relative to the probability between them
-            below, above = (_density(end, log_p) for end in (low, high))
-            below, above = below * (y > 0), above * (y < self.n_classes - 1)
-            first = below - above
-            second = low * below - high * above - first.square()
-            return torch.stack([log_p, first, second.clamp_max(0)], -1)
+            interval = self._interval(y, single(f))
+            return torch.stack([interval.log_mass, *interval.derivatives()], -1).to(f)
 
         value, *derivatives = expect(terms, mean, var).detach().split(1, -1)
         return value[..., 0], *derivatives
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        return self._log_mass(y, single(mean), (1 + single(var)).sqrt())
+        return self._interval(y, single(mean), (1 + single(var)).sqrt()).log_mass.to(mean)
 
-    def _ends(self, y, f):
-        """Return the ends of the intervals of classes, relative to latent values (..., b).
-
-        In place of an infinite end it is the other one.
-        """
-        cuts = self.thresholds.to(f)
-        return cuts[(y - 1).clamp_min(0)] - f, cuts[y.clamp_max(len(cuts) - 1)] - f
-
-    def _log_mass(self, y, f, scale):
-        """Return the log probability of classes where the noise has another scale."""
-        low, high = (end / scale for end in self._ends(y, f))
-        is_open = (y == 0) | (y == self.n_classes - 1)
-        # Mirrored where the interval is above zero, its farther end has the smaller tail.
+    def _interval(self, y, f, scale=1.0):
+        """Return the `_Interval` of classes at latent values (..., b), in units of a scale."""
+        f, cuts, last = f.double(), self.thresholds, self.n_classes - 1
+        low, high = cuts[(y - 1).clamp_min(0)], cuts[y.clamp_max(last - 1)]
+        width, low, high = ((part / scale) for part in (high - low, low - f, high - f))
+        is_open = (y == 0) | (y == last)
         is_mirrored = torch.where(is_open, y > 0, low + high > 0)
-        near, far = torch.where(is_mirrored, -low, high), torch.where(is_mirrored, -high, low)
-        reached, beyond = log_ndtr(near), log_ndtr(torch.where(is_open, near - 1, far))
-        # log(Phi(near) - Phi(far)), of the logarithms of both
-        share = -torch.expm1((beyond - reached).clamp_max(-torch.finfo(f.dtype).tiny))
-        return reached + torch.where(is_open, 0.0, share.log())
+        return _Interval(torch.where(is_mirrored, -low, high), width, is_open, is_mirrored)
 
 
-def _density(x, log_scale):
-    """Return the standard normal density, divided by a scale."""
-    return torch.exp(-0.5 * x.square() - _HALF_LOG_TAU - log_scale)
+class _Interval:
+    r"""Standard normal probability :math:`M = \Phi(a) - \Phi(a - w)` of an interval of width w.
+
+    Intervals with their middle above zero are mirrored, so that the end a is closer to zero than
+    the other one, :math:`b = a - w`. Then :math:`q = (a^2 - b^2) / 2 = w (a + b) / 2` is not
+    positive. Open intervals have :math:`b = -\infty`, whatever their width.
+    """
+
+    def __init__(self, near, width, is_open, is_mirrored):
+        self._near, self._far = near, near - torch.where(is_open, 1.0, width)
+        self._is_open, self._is_mirrored = is_open, is_mirrored
+        self._q = 0.5 * width * (self._near + self._far)
+        # log(Phi(b) / Phi(a)), where squares that almost cancel are not subtracted
+        squares = torch.where(near < 0, self._q, -0.5 * self._far.square())
+        ratio = log_scaled_ndtr(self._far) - log_scaled_ndtr(near) + squares
+        share = -torch.expm1(ratio.clamp_max(-torch.finfo(near.dtype).tiny))
+        self._log_share = torch.where(is_open, 0.0, share.log())
+        self.log_mass = log_ndtr(near) + self._log_share
+
+    def derivatives(self):
+        r"""Return the first and second derivatives of log M in f, which is subtracted from a and b.
+
+        With the density :math:`\phi`, they are :math:`d = (\phi(b) - \phi(a)) / M`, of opposite
+        sign if mirrored, and :math:`(b \phi(b) - a \phi(a)) / M - d^2`. The latter is the variance
+        of a normal variable in the interval less one.
+        """
+        near, far = self._near, self._far
+        squares = torch.where(near < 0, 0.0, 0.5 * near.square())
+        at_near = torch.exp(-_HALF_LOG_TAU - squares - log_scaled_ndtr(near) - self._log_share)
+        decay = torch.where(self._is_open, 0.0, self._q.exp())  # phi(b) / phi(a)
+        first = at_near * torch.where(self._is_open, -1.0, self._q.expm1())
+        second = at_near * (far * decay - near) - first.square()
+        return torch.where(self._is_mirrored, -first, first), second.clamp(-1, 0)
