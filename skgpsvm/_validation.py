@@ -112,17 +112,17 @@ def check_level(level):
         raise ValueError(f"level={level!r} must be between 0 and 1.")
 
 
-def check_numeric(name, targets):
+def check_numeric(targets):
     """Raise ValueError if targets of a regressor are strings that are not numbers."""
     values = np.asarray(targets)
     strings = values.ravel() if values.dtype.kind in "OU" else ()
-    for value in strings:
+    for value in (str(value) for value in strings if isinstance(value, str)):
         try:
-            float(value if isinstance(value, str) else 0.0)
+            float(value)
         except ValueError as error:
             raise ValueError(
-                f"{name} has {str(value)!r}, which is not a number. A regressor needs numbers; "
-                "labels are for a classifier, such as SVGPClassifier."
+                f"y has {value!r}, which is not a number. A regressor needs numbers; labels are "
+                "for a classifier, such as SVGPClassifier."
             ) from error
 
 

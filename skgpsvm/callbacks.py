@@ -28,6 +28,7 @@ from .exceptions import warn
 try:
     import fcntl
 except ImportError:  # on Windows, where identical fits that run at once need separate folders
+    # Windows has none.
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Checkpoint"]

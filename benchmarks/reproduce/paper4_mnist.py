@@ -2,8 +2,8 @@
 
 Evans and Nair (2020): random features, a mean-field posterior, and kernel parameters that the
 steps learn by empirical Bayes. A graphics processor had 10^6 functions in the paper; one core has
-10^5 here, and so many passes as an hour allows. Beside it are conjugate gradients with 20,000
-functions, whose products of rows and functions need about as long. The log loss of the predictive
+10^5 here, and 60 passes, which take less than an hour. Beside it are conjugate gradients with
+20,000 functions, which end sooner. The log loss of the predictive
 median, as in the paper, is watched after each pass, and the watching takes none of the time. Run
 ``python -m benchmarks.reproduce.paper4_mnist [--quick]``; a run that was killed goes on.
 """

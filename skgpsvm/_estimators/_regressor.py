@@ -141,7 +141,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _check_training_data(self, X, y, sample_weight, *, noise_variance=None, reset=True):
         """`merged_rows` with normalized targets (n, t), or (n, t, 2) with known noise."""
         with raise_on_all_ranks():
-            check_numeric("y", y)
+            check_numeric(y)
         X, y, weights = self._check_rows(
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
