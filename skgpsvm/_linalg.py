@@ -66,8 +66,9 @@ def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
 
 def _factor(K, added):
     """Return the Cholesky factor and info (...) of K with `added` (...) on its diagonal."""
-    K = K.clone()
-    K.diagonal(dim1=-2, dim2=-1).add_(added[..., None])
+    if (added != 0).any():
+        K = K.clone()
+        K.diagonal(dim1=-2, dim2=-1).add_(added[..., None])
     return torch.linalg.cholesky_ex(K)
 
 

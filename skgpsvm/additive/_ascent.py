@@ -315,7 +315,8 @@ class AdditiveAscent(Stage):
 
         The poorer half of the terms that add too little is removed at once, if it adds less
         together than the sum of what its terms need; otherwise half of that half, and so on. The
-        gains of the other terms are then computed anew.
+        gains of the other terms are then computed anew, unless they exceed what they need by more
+        than that sum.
 
         Parameters
         ----------
@@ -347,7 +348,8 @@ class AdditiveAscent(Stage):
                 going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
             else:
                 going = self._poor(state, surplus, needed)
-                doubtful = tested
+                lost = sum(needed[term] for term in going)
+                doubtful = [term for term in tested if surplus[term] <= lost]
             if not going:
                 return dropped
             self.drop(state, going)

@@ -61,7 +61,7 @@ class RowSums:
 
 def _factorized(K, root):
     """Return the Cholesky factor of A = I + B^1/2 K B^1/2, given the diagonal of B^1/2."""
-    inner = root[..., :, None] * K * root[..., None, :]
+    inner = (root[..., :, None] * K).mul_(root[..., None, :])
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
     return cholesky(inner, "covariance of the rows", jitter=0)
 
