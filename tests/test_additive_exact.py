@@ -594,6 +594,65 @@ def test_steps_are_borne():
     assert errors[0] < 0.64 * errors[1]
 
 
+def test_gains_of_clear_terms_are_computed_once(monkeypatch):
+    data, y = make_friedman1(120, n_features=9, noise=1.0, random_state=0)
+    tested, gains = [], ExactGaussianAscent.gains
+
+    def recorded(self, state, terms):
+        tested.append(list(terms))
+        return gains(self, state, terms)
+
+    monkeypatch.setattr(ExactGaussianAscent, "gains", recorded)
+    monkeypatch.setattr(_search.TermSearch, "_drop_jointly", lambda self: [])
+    model = AdditiveGPRegressor(interactions=None, random_state=0).fit(data, y)
+    assert len(model.dropped_terms_) >= 2
+    assert len(tested) >= 2
+    assert {(0,), (1,), (3,), (4,)} <= set(tested[0])
+    assert not {(0,), (1,), (3,), (4,)} & {term for terms in tested[1:] for term in terms}
+
+
+@pytest.mark.parametrize("interactions", ["auto", None])
+def test_points_that_lose_nothing_are_kept(interactions):
+    data, y = make_friedman1(500, n_features=5, noise=1.0, random_state=0)
+    if interactions is None:
+        y -= 10 * np.sin(np.pi * data[:, 0] * data[:, 1])
+    model, rows = (
+        AdditiveGPRegressor(interactions=interactions, sparse=sparse, random_state=0).fit(data, y)
+        for sparse in ("auto", False)
+    )
+    assert model.sparse_
+    assert not rows.sparse_
+    assert model.terms_ == rows.terms_
+    new = make_friedman1(500, n_features=5, random_state=1)[0]
+    (mean, std), (mean_rows, std_rows) = (
+        each.predict(new, return_std=True) for each in (model, rows)
+    )
+    assert np.abs(mean - mean_rows).max() < 0.1
+    assert_allclose(std, std_rows, rtol=0.005)
+
+
+@pytest.mark.parametrize("changes", [{"points_loss": -np.inf}, {"smooth_rows": 501}])
+def test_points_that_lose_evidence_are_not_kept(changes, monkeypatch):
+    data, y = make_friedman1(500, n_features=5, noise=1.0, random_state=0)
+    for module in (_ascents, _search):
+        monkeypatch.setattr(module, "DEFAULTS", replace(DEFAULTS, **changes))
+    model, rows = (
+        AdditiveGPRegressor(sparse=sparse, random_state=0).fit(data, y)
+        for sparse in ("auto", False)
+    )
+    assert not model.sparse_
+    assert_allclose(model.predict(data), rows.predict(data), rtol=1e-10)
+
+
+def test_rough_pairs_have_no_points():
+    rng = np.random.default_rng(0)
+    data = rng.random((500, 3))
+    y = 2.0 * ((data[:, 0] > 0.5) & (data[:, 1] > 0.3)) + 0.1 * rng.normal(size=500)
+    model = AdditiveGPRegressor(random_state=0).fit(data, y)
+    assert not model.sparse_
+    assert (0, 1) in model.terms_
+
+
 def test_few_rows_of_gaussian_noise_have_no_points(monkeypatch):
     data, y = friedman(60)
     options = {"interactions": None, "max_iter": 30}

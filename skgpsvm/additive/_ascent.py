@@ -375,7 +375,7 @@ class AdditiveAscent(Stage):
         smaller, without = copy(self), copy(state)
         smaller.drop(without, terms)
         objective = smaller._learn_noise(without)
-        return self._total(state) - objective + smaller._log_priors(without)
+        return self.elbo(state) - objective + smaller._log_priors(without)
 
     def _learn_noise(self, state):
         """Update the variance of Gaussian noise alone, and return the sum of the objectives.
@@ -388,7 +388,7 @@ class AdditiveAscent(Stage):
         self.learned = learned
         return objective
 
-    def _total(self, state):
+    def elbo(self, state):
         """Return the ELBO of all latents, in nats, up to a constant."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
         return sum(self._value(own, sums) for own, sums in latents)

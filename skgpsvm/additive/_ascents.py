@@ -92,3 +92,12 @@ class Ascents:
             return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
         most = min(DEFAULTS.exact_rows, DEFAULTS.exact_numbers / rows.X.shape[1])
         return (rows.n_rows <= most or wide) and not rows.are_repeated()
+
+    def may_have_points(self, requested, rows, wide):
+        """Return whether a fit that is exact otherwise ends with inducing points if it can.
+
+        Parameters are those of `is_exact`.
+        """
+        known_noise = rows.targets.ndim > 2
+        few = wide or rows.n_rows < DEFAULTS.smooth_rows
+        return requested == "auto" and self.sites.conjugate and not (known_noise or few)

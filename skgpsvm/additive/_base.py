@@ -187,6 +187,9 @@ class AdditiveGP(GPEstimator):
             ascent=ascent,
             state=ascent.init(self._first_parameters(rows)),
             make_ascent=partial(make, rows=learning),
+            make_sparse=partial(ascents.sparse, rows=learning)
+            if exact and ascents.may_have_points(sparse, learning, wide)
+            else None,
             kernels=kernels,
             exact=exact,
             given=given,
@@ -201,6 +204,7 @@ class AdditiveGP(GPEstimator):
         )
         search.fit()
         if learning is not rows:
+            make = ascents.exact if search.exact else ascents.sparse
             search.reweight(partial(make, rows=rows))
         return Fitted(search.latents(), search.curve, (rows, search))
 

@@ -116,10 +116,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
         effects may be rough and pairs numerous, but time is O(n^3) and memory O(n^2). "auto" has
         none for up to 1500 rows, or 20,000 / d if that is smaller, with Gaussian noise, and none if
-        there would be more points than rows. It does have them if ``covariance`` is not "full", in
-        ``partial_fit``, and for repeated rows, whose weights have a weighted mean above 1.1: equal
-        rows have no scatter, and would give a noise of zero. (For the same reason, weights with a
-        mean above 2 are normalized to mean 1.)
+        there would be more points than rows. From 500 rows on, it has them all the same if the fit
+        has no rough pairs and they lose less than a nat of the evidence. It does have them if
+        ``covariance`` is not "full", in ``partial_fit``, and for repeated rows, whose weights have
+        a weighted mean above 1.1: equal rows have no scatter, and would give a noise of zero. (For
+        the same reason, weights with a mean above 2 are normalized to mean 1.)
     n_inducing : int, "auto" or None, default="auto"
         Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d,
         but at least 20 and at most 40. With n rows, the number is limited to the largest of n / 16,

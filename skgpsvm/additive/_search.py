@@ -13,6 +13,7 @@ from ._ascent import AdditiveAscent, AdditiveState
 from ._defaults import DEFAULTS
 from ._interactions import score_moments, step_p_values
 from ._latent import fitted_latents
+from ._terms import ROUGH
 
 
 class _Trial(Stage):
@@ -60,6 +61,8 @@ class TermSearch:
         The state of that stage.
     make_ascent : callable
         Takes an `AdditiveBasis` and returns an `AdditiveAscent` of its terms.
+    make_sparse : callable or None
+        The same with inducing points, if an exact fit ends with these where they lose little.
     kernels : list of str
         Candidate kernels of pairs. The first is used unless another has clearly more evidence.
     exact : bool
@@ -95,6 +98,7 @@ class TermSearch:
     ascent: AdditiveAscent
     state: AdditiveState
     make_ascent: Callable
+    make_sparse: Callable | None
     kernels: list
     exact: bool
     given: list
@@ -137,7 +141,10 @@ class TermSearch:
             found = self._tested(DEFAULTS.first_level) if self.most else []
             if not (self.given or found or self.ascent.has_points):
                 return
-            self._grow(self.given + found, "all rows")
+            basis = self.ascent.basis
+            self._add(self.given + found, "all rows")
+            if not (self.make_sparse and self._keep_points(basis)):
+                self.learn("all rows")
         most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
         tried = set()
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
@@ -150,9 +157,8 @@ class TermSearch:
             n_pairs = len(self.ascent.basis.pairs) + (len(found) if self.exact else 0)
             stage = f"effects and {n_pairs} interactions"
             if self.exact:
-                self._grow(found, stage)
-            else:
-                self.learn(stage)
+                self._add(found, stage)
+            self.learn(stage)
 
     def _try(self, pairs):
         """Add pairs, and keep those that gain a share of what they need in a few rounds.
@@ -215,8 +221,27 @@ class TermSearch:
         scores = {pair: _best_score(own) for pair, own in score_moments(ascent.basis, *at).items()}
         return dict(sorted(scores.items(), key=lambda item: -item[1].z))
 
-    def _grow(self, pairs, stage):
-        """Add pairs, learn from the current hyperparameters on, and choose the kernel of pairs."""
+    def _keep_points(self, basis):
+        """Learn with the inducing points of a basis; return whether the fit goes on with them.
+
+        It does not if they lose evidence, or with rough pairs or more points than rows.
+        """
+        smooth = [kernel for kernel in self.kernels if kernel != ROUGH]
+        n_of_pairs = len(self.ascent.basis.pairs) * basis.n_inducing_pair**2
+        if not smooth or basis.n_weights + n_of_pairs > self.ascent.rows.n_rows:
+            return False
+        exact, curve = (self.ascent, self.state, self.make_ascent), list(self.curve)
+        evidence, self.make_ascent = self.ascent.elbo(self.state), self.make_sparse
+        self._begin(replace(basis, terms=self.ascent.basis.terms, pair_kernel=smooth[0]))
+        self.learn("inducing points")
+        if self.state.elbo < evidence - DEFAULTS.points_loss:
+            (self.ascent, self.state, self.make_ascent), self.curve = exact, curve
+            return False
+        self.exact, self.kernels = False, smooth
+        return True
+
+    def _add(self, pairs, stage):
+        """Add pairs at the current hyperparameters, and choose the kernel of pairs."""
         ascent, state = self.ascent, self.state
         terms, tried = ascent.basis.terms + pairs, {}
         for kernel in self.kernels if pairs else self.kernels[:1]:
@@ -232,7 +257,6 @@ class TermSearch:
             best = max(others, key=lambda kernel: tried[kernel][1].objective, default=first)
             best = best if tried[best][1].objective > least else first
             self.kernels, (self.ascent, self.state) = [best], tried[best]
-        self.learn(stage)
 
     def prune(self):
         """Drop terms whose gain is too small, alone or together, and learn without them.
