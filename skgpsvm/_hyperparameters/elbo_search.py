@@ -7,20 +7,25 @@ from .._inference.elbo_learning import ElboLearning
 from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernels
 from ..likelihoods import Softmax
-from .initialization import FIRST_ROWS, shrink_length_scales
+from .initialization import FIRST_ROWS, LENGTH_FACTORS, shrink_length_scales, with_lengths
 
 _COMPARED_ROWS = 500  # on which starts are compared where every row is an inducing point
 _FIRST_ROUNDS = 2  # on `FIRST_ROWS`
+# Fewer rows choose among a few kernels. Their evidence hardly determines a length scale of each
+# feature: see "Classes of fewer than 20 rows choose" in ``doc/development/decisions.rst``.
+_LEARNING_ROWS = 20
 
 
 def learn_on_elbo(sparse, start, name="hyperparameters"):
     """Return the model with the learned parts, and the curve of objectives.
 
-    A cold start learns on few rows first. Its length scales are those that `shrink_length_scales`
+    A cold start learns on few rows first. Below 20 rows, theta is chosen, see
+    `with_kernel_of_few_rows`. Otherwise its length scales are those that `shrink_length_scales`
     finds. If these explain little, the smoothest kernel of the prior is tried too, or where the
     likelihood is redescending, the model learned with the softmax. Under such a likelihood, rows
     that are misfitted at the start may stay so.
     """
+    sparse, start = with_kernel_of_few_rows(sparse, start)
     free, rows, problem = sparse.free_parts(start), sparse.rows, sparse.problem
     if not free:
         return start, []
@@ -44,12 +49,35 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     else:
         state = better_start(learning, tensors, learning.free.prior)
     if some is rows:
+        if state.ended:
+            return model.at(state), [state.objective]
         curve = problem.run_stage(name, learning, state, sparse.max_iter)
         return model.at(state), curve
     first = f"{name}, {some.n_rows} rows"
     problem.run_stage(first, learning, state, _FIRST_ROUNDS, must_converge=False)
     # The posterior is kept as a start, since it hardly changes with the rows.
     return _learn_from(sparse, model.at(state), free, name)
+
+
+def with_kernel_of_few_rows(sparse, start):
+    """Return the problem without theta to learn, and a start at a chosen kernel, if rows are few.
+
+    With 20 rows, or without a prior of theta, both are returned as they are. The kernel of a start
+    with a posterior stays. Otherwise it is the one of highest ELBO among the prior's smoothest and
+    those with the initial length scales or shorter ones.
+    """
+    prior = sparse.prior()
+    if prior is None or sparse.rows.n_rows >= _LEARNING_ROWS:
+        return sparse, start
+    free = sparse.free_parts(start)
+    if "theta" in free and start.mean is None:
+        learning, tensors = _learning(sparse, start, free), start.state(sparse.rows.device)
+        scaled = [with_lengths(start, factor).kernel.theta for factor in LENGTH_FACTORS]
+        thetas = [prior.smoothest(), *map(tensors["theta"].new_tensor, scaled)]
+        state = learning.init(tensors)
+        start = start.at(replace(state, theta=learning.best_theta(thetas, state)))
+    learned = tuple(part for part in sparse.learned if part != "theta")
+    return replace(sparse, learned=learned), start
 
 
 def learn_from_best(sparse, starts):

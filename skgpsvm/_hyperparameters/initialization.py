@@ -14,7 +14,7 @@ from ..likelihoods import Gaussian
 # Gains of the ELBO over a model of noise alone, nats per row: with the first, length scales are
 # short enough; with the second, no other start is needed.
 MIN_GAIN, CLEAR_GAIN = 0.02, 0.1
-_FACTORS = (1.0, 0.5, 0.25, 0.125)
+LENGTH_FACTORS = (1.0, 0.5, 0.25, 0.125)
 _SWEEPS = 5
 FIRST_ROWS = 1000  # on which starts are compared, and medians computed
 
@@ -93,7 +93,7 @@ def shrink_length_scales(start, sites, rows, random_state):
     (counts,) = some.sum(torch.bincount(some.targets, some.weights.double(), n_classes))
     n = counts.sum()
     baseline = torch.xlogy(counts, counts / n).sum()
-    for factor in _FACTORS:
+    for factor in LENGTH_FACTORS:
         scaled = with_lengths(start, factor)
         gain = (_elbo_of_sweeps(scaled, sites, some, baseline + CLEAR_GAIN * n) - baseline) / n
         if gain > MIN_GAIN:

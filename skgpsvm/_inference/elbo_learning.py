@@ -1,7 +1,7 @@
 """Hyperparameters and inducing points by L-BFGS-B on the ELBO of converged sites."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -192,6 +192,17 @@ class ElboLearning(Stage):
             if value - before < little:
                 break
         return posterior, value
+
+    def best_theta(self, thetas, state):
+        """Return the theta of highest ELBO; sweeps start from a state, then from the best."""
+        best = -math.inf, None, state
+        for theta in thetas:
+            ascent = self._ascent(theta, state.Z, state.noise)
+            posterior, value = self._converge(ascent, best[2], best[0])
+            if value > best[0]:
+                precision, linear = ascent.sites(posterior)
+                best = value, theta, replace(state, precision=precision, linear=linear)
+        return best[1]
 
     def step(self, state):
         """Take one round; the objective is the ELBO after it, plus the log prior."""

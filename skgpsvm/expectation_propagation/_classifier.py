@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import GPClassifier, evidence_at
 from .._hyperparameters.default_kernels import with_learned_mean
+from .._hyperparameters.elbo_search import with_kernel_of_few_rows
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
@@ -269,14 +270,15 @@ class EPClassifier(GPClassifier):
         model, curve = problem.start or sparse.initial_model(), ()
         if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, _converged_evidence, model, rows)
-        free, Z = sparse.free_parts(model), model.Z
+        sparse, model = with_kernel_of_few_rows(sparse, model)
+        free, Z, has_ended = sparse.free_parts(model), model.Z, False
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
-            model = select_start(sparse, model)
+            model, has_ended = select_start(sparse, model)
         few = rows.n_rows <= _MAX_CONVERGED_ROWS
         solver = self._solver() or (ConvergedEP() if few else InterleavedEP())
-        if isinstance(solver, ConvergedEP) and free:
+        if isinstance(solver, ConvergedEP) and free and not has_ended:
             learning = EvidenceLearning(ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)

@@ -19,22 +19,25 @@ def ep_problem(sparse, model, free):
 
 
 def select_start(sparse, start):
-    """Return the better of two starts: shrunk length scales, or the smoothest kernel.
+    """Return the better of two starts, and whether learning has ended there.
+
+    They have shrunk length scales, or the smoothest kernel.
 
     The former are taken if they explain the labels. Otherwise, objectives after a round on a
     subsample are compared. Inducing points move too where they are learned: held, a few of them may
     explain nothing but a straight boundary, for which the smoothest kernel is best.
     """
     rows, random_state = sparse.rows, sparse.problem.random_state
-    if rows.n_rows > FIRST_ROWS:
+    is_part = rows.n_rows > FIRST_ROWS
+    if is_part:
         rows = rows.subset(FIRST_ROWS, random_state)
     start, is_clear = shrink_length_scales(start, sparse.likelihood, rows, random_state)
     if is_clear or sparse.make_prior is None:
-        return start
+        return start, False
     problem = ep_problem(sparse.on(rows), start, sparse.free_parts(start))
     learning = EvidenceLearning(problem, sparse.tol)
     state = better_start(learning, start.state(rows.device), problem.free.prior)
-    return replace(start.at(state), mean=None, root=None)
+    return replace(start.at(state), mean=None, root=None), state.ended and not is_part
 
 
 def with_fewer_points(sparse, start):

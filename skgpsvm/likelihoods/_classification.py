@@ -10,7 +10,7 @@ import torch
 
 from .._memory import SMALL_BLOCK, block_rows
 from .._quadrature import argmax_probability, expect, normal_cdf, normal_points, safe_std
-from ._base import Likelihood, log_expected_decay, log_ndtr
+from ._base import Likelihood, log_expected_decay, log_ndtr, log_scaled_ndtr
 
 _PREDICTIVE_POINTS = 256
 
@@ -53,6 +53,23 @@ class Probit(SingleLatent):
 
     def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
         return log_ndtr(_signed(y, f))
+
+    def expected_terms(
+        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
+
+        def terms(f):
+            # With r = phi(z) / Phi(z), the derivatives of log Phi(z) are r and -r (z + r).
+            z = _signed(y, f)
+            log_p = log_ndtr(z)
+            # Without squares where z is negative, whose difference would lose all digits.
+            log_ratio = -torch.where(z < 0, log_scaled_ndtr(z), log_p + 0.5 * z.square())
+            ratio = log_ratio.exp() / math.sqrt(2 * math.pi)
+            return torch.stack([log_p, (2 * y - 1) * ratio, -ratio * (z + ratio)], -1)
+
+        value, *derivatives = expect(terms, mean, var).split(1, -1)
+        return value[..., 0], *derivatives
 
     def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
