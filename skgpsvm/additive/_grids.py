@@ -43,9 +43,9 @@ class Grids:
         columns = range(len(features) - len(masses))
         varying = [j for j in columns if not features[j].constant]
         most = _max_points(rows, len(varying))
-        in_pairs = (
-            DEFAULTS.first_pair_points if self.n_inducing_pair == "auto" else self.n_inducing_pair
-        )
+        in_pairs = self.n_inducing_pair
+        if in_pairs == "auto":
+            in_pairs = min(DEFAULTS.first_pair_points, self._most_in_pairs(rows))
         requested = self._requested(len(varying), rows), in_pairs
         points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
@@ -102,6 +102,10 @@ class Grids:
         # Effects that rows tell less of are learned less finely.
         return max(round(DEFAULTS.least_auto_points * self.information**0.5), most)
 
+    def _most_in_pairs(self, rows):
+        """Return the maximum number of inducing points of each feature of a pair by default."""
+        return _pair_points_of_rows(self.information * rows.n_rows)
+
     def check_pairs(self, basis, given, most):
         """Raise ValueError if grids of pairs with a point at every value exceed the memory."""
         if self.n_inducing_pair is not None:
@@ -133,7 +137,7 @@ class Grids:
         # The time of c latents is that of c matrices of the points.
         points = DEFAULTS.grid_points / len(length) ** (1 / 3)
         most = math.isqrt(int(points) // max(len(basis.pairs), 1))
-        finer = min(2 * n, max(n, most), _max_points(rows, len(basis.axes))[1])
+        finer = min(2 * n, max(n, most), self._most_in_pairs(rows))
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
         axes = [k for k, j in enumerate(basis.pair_axes) if j not in basis.pair_points]
         in_pairs = length[:, len(basis.axes) :]
@@ -171,9 +175,12 @@ def _points_of_rows(n, n_varying):
 
 def _max_points(rows, n_varying):
     """Return the maximum numbers of inducing points of an effect, and of each feature of a pair."""
-    by_rows = _points_of_rows(rows.n_rows, n_varying), math.isqrt(rows.n_rows) // 2
-    leasts = DEFAULTS.points, DEFAULTS.pair_points
-    return [max(least, n) for least, n in zip(leasts, by_rows, strict=True)]
+    of_effect = max(DEFAULTS.points, _points_of_rows(rows.n_rows, n_varying))
+    return of_effect, _pair_points_of_rows(rows.n_rows)
+
+
+def _pair_points_of_rows(n):
+    return max(DEFAULTS.pair_points, math.isqrt(int(n)) // 2)
 
 
 def _n_polynomials(low):
