@@ -1,5 +1,6 @@
 """Inducing points and polynomials of additive models: at values, by rows, refined if needed."""
 
+import warnings
 from copy import copy
 from dataclasses import replace
 
@@ -9,10 +10,11 @@ import torch
 from numpy.testing import assert_allclose
 from problems import every, few_valued, friedman, rows_of, t64
 from scipy.stats import multivariate_normal
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
-from skgpsvm import AdditiveGPRegressor
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive import _search
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._encoding import described
@@ -146,6 +148,21 @@ def test_grids_of_pairs_grow_where_they_must(rough):
         assert error(auto) < 0.5 * error(coarse)
     else:
         assert auto.elbo_ == coarse.elbo_
+
+
+def test_grids_of_classes_have_fewer_points_with_few_rows():
+    data, y = friedman(600)
+    options = {"terms": [..., (0, 1)], "interactions": None, "sparse": True, "max_iter": 2}
+
+    def points(kind, targets, **more):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = kind(**options, **more).fit(data, targets)
+        return model._latents[0].basis.n_inducing_pair
+
+    assert points(AdditiveGPRegressor, y) == 8
+    assert points(AdditiveGPClassifier, y > y.mean()) == 6
+    assert points(AdditiveGPClassifier, y > y.mean(), n_inducing_interaction=9) == 9
 
 
 def test_two_points_bear_pairs():

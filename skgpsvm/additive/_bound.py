@@ -95,7 +95,7 @@ class EffectsBound:
     def __init__(self, effects, sums, noise, covariance="full", rank=None):
         self.prior, self._sums, self._var = effects, sums, noise.exp()
         self._covariance, self._rank = covariance, rank
-        products = (part / self._var for part in _products(effects, sums))
+        products = (part.div_(self._var) for part in _products(effects, sums))
         self._half, self._gram, self._cross, prior = products
         self._chol = precision_root(self._gram)
         self._weights = torch.cholesky_solve(self._cross[..., None], self._chol)[..., 0]
@@ -167,7 +167,7 @@ class EffectsBound:
         V = torch.cat([moves[name] for name in names]).permute(1, 2, 0)
         s = torch.cat([rho.new_full((len(moves[name]),), name == "noise") for name in names])
         of_weights = half.mT @ V
-        of_rows = V.mT @ (self._sums.gram / self._var @ V)
+        of_rows = V.mT @ (self._sums.gram @ V) / self._var
         information = (of_rows - of_weights.mT @ cov @ of_weights).sum(0)
         mixed = torch.outer((V.mT @ (rho - half @ (cov @ w))).sum((0, 2)), s)
         square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)

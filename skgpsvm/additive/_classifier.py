@@ -101,10 +101,11 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         feature, for a few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
         Number of inducing points per axis of the grid of a pair; at most half the square root of
-        the number of rows, or 5 if that is more. "auto" starts at 8. If a length scale is near the
-        bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to 2048
-        points in all grids. The points of a feature with fewer distinct values are these values.
-        None takes every value of every feature. Only for fits with inducing points.
+        the number of rows, or 5 if that is more. "auto" starts at 8, and has at most a quarter of
+        that root, or 5, since a label tells a quarter as much as a number. If a length scale is
+        near the bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to
+        2048 points in all grids. The points of a feature with fewer distinct values are these
+        values. None takes every value of every feature. Only for fits with inducing points.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         centering, in units of the latent functions. The default has mean 1/2. 0 is no prior, as in
