@@ -253,7 +253,7 @@ def by_autograd(objective):
     return value_and_gradient
 
 
-def maximize_density(log_density, weights, start, bounds, log_prior=None):
+def maximize_density(log_density, weights, start, bounds, log_prior=None, least_gain=0.0):
     """Return the parameters under which weighted rows are most likely, and the log density there.
 
     It sets the noise, and a correction of the predictions, by rows that were held out.
@@ -268,6 +268,8 @@ def maximize_density(log_density, weights, start, bounds, log_prior=None):
     bounds : Tensor of shape (k, 2)
     log_prior : callable, optional
         Takes parameters to a scalar tensor, which is added to the weighted sum over rows.
+    least_gain : float
+        Stop after the first step that gains less than this, nats.
 
     Returns
     -------
@@ -280,4 +282,4 @@ def maximize_density(log_density, weights, start, bounds, log_prior=None):
         value = weights @ log_density(parameters)
         return value if log_prior is None else value + log_prior(parameters)
 
-    return lbfgs(by_autograd(objective), start, bounds, _MAX_STEPS)
+    return lbfgs(by_autograd(objective), start, bounds, _MAX_STEPS, least_gain)

@@ -781,7 +781,7 @@ def test_a_killed_fit_resumes(tmp_path):
         pass
 
     class Kill:
-        n_left = 200
+        n_left = 100
 
         def setup(self, *args, **kwargs):
             pass

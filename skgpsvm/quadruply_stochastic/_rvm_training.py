@@ -34,6 +34,9 @@ _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # precision for each function it favors functions of one row.
 _FACTORS = 2.0 ** np.arange(-4, 3)
 _EQUAL = 1.0  # nats of all held-out rows that tell nothing, however alike the rows' gains are
+# Change of the bound, nats per row, below which sweeps on a fold of a regression end. Classifiers
+# take all sweeps: with this limit their log loss rises by .02 (50 rows of 18 development sets).
+_FOLD_TOL = 1e-2
 # After each fold, candidates that are worse than the best by more standard errors are dropped.
 _STANDARD_ERRORS = (3.0, 3.0, 1.0)
 
@@ -156,8 +159,11 @@ class RelevanceFits:
     def __init__(self, estimator, problem, noise_bounds):
         self.estimator, self.problem, self.noise_bounds = estimator, problem, noise_bounds
 
-    def initialize(self, start, rows):
-        """Return sweeps on rows and their initial state, with the kernel of a model."""
+    def initialize(self, start, rows, tol=0.0):
+        """Return sweeps on rows and their initial state, with the kernel of a model.
+
+        The tolerance is that of the estimator, or ``tol`` if that is larger.
+        """
         estimator = self.estimator
         functions = _functions(rows, estimator.n_basis, self.problem.random_state)
         sweeps = RelevanceSweeps(
@@ -166,7 +172,7 @@ class RelevanceFits:
             rows,
             mean_field=estimator.covariance == "mean_field",
             threshold=estimator.relevance_threshold,
-            tol=estimator.tol,
+            tol=max(estimator.tol, tol),
             noise_bounds=self.noise_bounds,
         )
         given = start.state(rows.device)
@@ -178,7 +184,8 @@ class RelevanceFits:
         See `RelevanceSweeps.moments`.
         """
         training_rows, held_out_rows = fold
-        sweeps, state = self.initialize(start, training_rows)
+        tol = 0.0 if self.noise_bounds is None else _FOLD_TOL
+        sweeps, state = self.initialize(start, training_rows, tol)
         self.problem.run_stage(name, sweeps, state, max_sweeps, must_converge=False)
         return sweeps, state.noise, sweeps.moments(state, held_out_rows)
 
