@@ -845,7 +845,7 @@ def test_stop_ends_one_stage_only():
 
 
 def test_stop_is_kept_in_the_checkpoint(tmp_path):
-    X, y = blobs()
+    X, y = blobs(96)
     expected = quick(optimizer="auto").set_callbacks(StopAt(1, "kernel")).fit(X, y)
     model = quick(optimizer="auto")
     interrupt = Interrupt(5)
