@@ -35,6 +35,7 @@ TIMINGS = {
     "first_screen": "",
     "wide": "",
     "additive_scaling": "--most-rows 10000 --most-features 20",
+    "additive_forms": "",
     "reproduce.paper1_queries": "--quick",
     "reproduce.paper2_loops": "--quick",
     "reproduce.paper2_points": "--quick",
