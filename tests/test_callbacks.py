@@ -694,7 +694,7 @@ def test_refit_leaves_no_attribute_of_the_model_before():
 
 
 def test_callbacks_see_a_tree_of_stages_and_iterations():
-    X, y = blobs()
+    X, y = blobs(96)
     recorder = Recorder()
     model = quick(optimizer="auto").set_callbacks(recorder).fit(X, y)
     assert recorder.tasks[-1] == ("fit",)
