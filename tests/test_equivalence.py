@@ -199,7 +199,14 @@ def test_default_fit_ends_within_a_thousandth_of_a_nat_per_row_of_the_optimum(na
     assert nearby.change < model.tol
 
 
-@pytest.mark.parametrize("name", ["iris", pytest.param("wine", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "iris",
+        "4 digits",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wine", "10 digits", "vehicle")),
+    ],
+)
 def test_gradients_end_where_sweeps_do(name, request):
     X, y, Z = real_problem(name, request)
     kernel = 5.0 * RBF(np.sqrt(X.shape[1] / 2))
@@ -210,7 +217,7 @@ def test_gradients_end_where_sweeps_do(name, request):
     )
     with pytest.warns(ConvergenceWarning):
         by_gradients.fit(X, y)
-    ascent = ascent_of(ContrastSites(3, "soft"), kernel, X, y, Z)
+    ascent = ascent_of(ContrastSites(y.max() + 1, "soft"), kernel, X, y, Z)
     values = [
         objective_at(ascent, SimpleNamespace(**model._latents[0].state("cpu")))
         for model in (by_sweeps, by_gradients)
