@@ -295,18 +295,21 @@ class TermSearch:
         """Return whether effects which passed one by one gain what they need together.
 
         If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
-        fit each effect to noise add more. Where Gaussian noise may vanish, the length of a
-        description counts too, in proportion to features per row: the logarithm of the number of
-        choices of so many features, besides clear ones, and half the logarithm of n rows for each.
+        fit each effect to noise add more, in each of c latent functions; the sum of these gains
+        scatters with the root of c. Where Gaussian noise may vanish, the length of a description
+        counts too, in proportion to features per row: the logarithm of the number of choices of so
+        many features, besides clear ones, and half the logarithm of n rows for each and each latent
+        function.
         """
-        d, k, scale = self._n_columns, len(effects), self.ascent.learns_scale
+        d, k, c = self._n_columns, len(effects), len(self.state.length)
+        scale = self.ascent.learns_scale
         needed = DEFAULTS.joint_gain_with_scale if scale else DEFAULTS.joint_gain
         choices = 0.0
         if self._noise_may_vanish:
             n = self.ascent.rows.n_rows
-            length = math.log(math.comb(d - n_clear, k)) + 0.5 * k * math.log(n)
+            length = math.log(math.comb(d - n_clear, k)) + 0.5 * k * c * math.log(n)
             choices = length * min(d / n, 1)
-        return self._joint_gain(effects) >= math.log(d) + needed * k + choices
+        return self._joint_gain(effects) >= math.log(d) + needed * math.sqrt(c) * k + choices
 
     def _drop_each(self):
         """Drop terms that gain too little one by one; return them."""
@@ -377,8 +380,8 @@ class TermSearch:
 
     @property
     def _noise_may_vanish(self):
-        """True if Gaussian noise is learned beside effects that may follow every row."""
-        return self.exact and "noise" in self.ascent.learned
+        """True if the scale of noise is learned, which effects that follow the rows make small."""
+        return self.ascent.learns_scale or "noise" in self.ascent.learned
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
