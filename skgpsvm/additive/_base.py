@@ -198,6 +198,7 @@ class AdditiveGP(GPEstimator):
             finer=partial(ascents.grids.finer, rows=learning),
             with_steps=self.steps and partial(ascents.grids.with_steps, rows=learning),
             max_iter=self.max_iter,
+            n_latents=self._n_independent(rows),
             min_gain=self.min_gain,
             random_state=problem.random_state,
             attributes=lambda search: problem.attributes([search.latents()], [(rows, search)]),
@@ -211,6 +212,10 @@ class AdditiveGP(GPEstimator):
     def _first_parameters(self, rows):
         """Return the log parameters of the likelihood from which a fit starts, a tensor (k,)."""
         return self._make_likelihood().parameters()
+
+    def _n_independent(self, rows):
+        """Return the number of latent functions that gain from noise independently."""
+        return self._make_likelihood().n_latents
 
     def _update_model(self, problem):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
+import torch
 from numpy import ndarray
 
 from .._calibration import Tempering
@@ -114,9 +116,10 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
         ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
         points; each of k pairs that are left of P needs log(k) less. The effects of d features need
-        log(d) together, and 0.3 for each that is left; otherwise all are dropped. 0 keeps all
-        terms. Without inducing points, and with more features than rows, all effects of one feature
-        stay.
+        log(d) together, and 0.3 for each that is left, times the root of c - 1 with c equally
+        frequent classes, or of the perplexity of their frequencies less one; otherwise all are
+        dropped. 0 keeps all terms. Without inducing points, and with more features than rows, all
+        effects of one feature stay.
     max_iter : int, default=30
         Maximum number of passes over the rows in each stage.
     tol : float, default=5e-4
@@ -342,6 +345,15 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         if self.likelihood == "ordinal":
             sites = at_frequencies(sites, rows)
         return sites.parameters()
+
+    def _n_independent(self, rows):
+        """Return the perplexity of the class frequencies less one, which is c - 1 of even ones."""
+        sites = self._make_likelihood()
+        if sites.n_latents == 1:
+            return 1
+        counts = torch.bincount(rows.targets, rows.weights.double(), len(self.classes_))
+        counts = rows.sum(counts)[0]
+        return max(1.0, math.exp(torch.special.entr(counts / counts.sum()).sum().item()) - 1)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = super()._fitted_attributes(models, summaries, streamed)

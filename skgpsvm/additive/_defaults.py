@@ -41,13 +41,6 @@ class Defaults:
         Nats that an effect adds to the gain that the effects of features need together. On 60 and
         200 rows of noise with 20 features, two classes, effects that pass one by one gain .3 to 1.0
         nats each, 1.6 to 6.0 together; on 100 rows of credit_g, .8 and 10 (2026-11-27).
-    joint_gain_with_scale : float
-        The same where a scale of y is learned beside sites: that of heavy-tailed noise, or the
-        dispersion of a family, which effects of noise make too small. On 60 rows of
-        noise with 20 features, four likelihoods, effects that pass one by one gain .6 to 2.6 nats
-        each. The mean squared error of the latent function there is .184 with .3, .079 with 1, .019
-        with 1.4 and 2; on 60 and 200 rows of a weak trend .126, .119, .103 and .108; with three
-        effects .232 with .3, .227 with 1.4 and .220 with 2 (2026-11-27).
     power_spread : float
         Standard deviation of the prior of the logarithm of the power of class probabilities. Each
         effect has hyperparameters that are chosen with the rows that are left out, which makes
@@ -178,7 +171,6 @@ class Defaults:
     gain_level: float = 0.01
     exact_gain_level: float = 0.1
     joint_gain: float = 0.3
-    joint_gain_with_scale: float = 1.4
     power_spread: float = 0.2
     pairs_at_once: int = 5
     promising_share: float = 0.25

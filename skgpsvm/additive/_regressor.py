@@ -144,12 +144,12 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
         ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
         points; each of k pairs that are left of P needs log(k) less. The effects of d features need
-        log(d) together, and 0.3 for each that is left, or 1.4 with noise that varies or has heavy
-        tails, or where a dispersion is learned; otherwise all are dropped. With Gaussian noise and
-        without inducing points, k effects need more for each feature per row: the logarithm of the
-        number of choices of k features, and k / 2 log(n); those of larger gain may then stay. With
-        other likelihoods and more features than rows, all effects of one feature stay. 0 keeps all
-        terms.
+        log(d) together, and 0.3 for each that is left, times the root of the number of latent
+        functions; otherwise they are dropped. Where noise or a dispersion is learned, k effects
+        need more for each feature per row: the logarithm of the number of choices of k features,
+        and k / 2 log(n) for each latent function; those of larger gain may then stay. With other
+        likelihoods, without inducing points, and with more features than rows, all effects of one
+        feature stay. 0 keeps all terms.
     max_iter : int, default=30
         Maximum number of rounds in each stage: of twenty steps with Gaussian noise, of a pass over
         the rows otherwise.

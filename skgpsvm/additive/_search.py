@@ -81,6 +81,8 @@ class TermSearch:
         is a model without steps.
     max_iter : int
         Maximum number of rounds in a stage.
+    n_latents : float
+        Number of latent functions that gain from noise independently of each other.
     min_gain : float
         Gain that a term needs to be kept, in nats; 0 keeps all.
     random_state : RandomState
@@ -107,6 +109,7 @@ class TermSearch:
     finer: Callable
     with_steps: Callable | None
     max_iter: int
+    n_latents: float
     min_gain: float
     random_state: object
     attributes: Callable
@@ -261,7 +264,7 @@ class TermSearch:
     def prune(self):
         """Drop terms whose gain is too small, alone or together, and learn without them.
 
-        Where Gaussian noise may vanish, gains beside effects of noise are too large, so that the
+        Where the scale of noise may vanish, gains beside effects of noise are too large, so that the
         other terms are tested anew without these.
         """
         while True:
@@ -274,7 +277,7 @@ class TermSearch:
     def _drop_jointly(self):
         """Drop effects that gain too little together, and return them.
 
-        Where Gaussian noise may vanish, the effects of smallest gain are tested: all but 2^i, with
+        Where the scale of noise may vanish, the effects of smallest gain are tested: all but 2^i, with
         the largest i first, and all.
         """
         effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
@@ -296,20 +299,19 @@ class TermSearch:
 
         If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
         fit each effect to noise add more, in each of c latent functions; the sum of these gains
-        scatters with the root of c. Where Gaussian noise may vanish, the length of a description
-        counts too, in proportion to features per row: the logarithm of the number of choices of so
-        many features, besides clear ones, and half the logarithm of n rows for each and each latent
-        function.
+        scatters with the root of c. Where the scale of noise may vanish, the length of a
+        description counts too, in proportion to features per row: the logarithm of the number of
+        choices of so many features, besides clear ones, and half the logarithm of n rows for each
+        and each latent function.
         """
-        d, k, c = self._n_columns, len(effects), len(self.state.length)
-        scale = self.ascent.learns_scale
-        needed = DEFAULTS.joint_gain_with_scale if scale else DEFAULTS.joint_gain
-        choices = 0.0
+        d, k, c = self._n_columns, len(effects), self.n_latents
+        length = 0.0
         if self._noise_may_vanish:
             n = self.ascent.rows.n_rows
-            length = math.log(math.comb(d - n_clear, k)) + 0.5 * k * c * math.log(n)
-            choices = length * min(d / n, 1)
-        return self._joint_gain(effects) >= math.log(d) + needed * math.sqrt(c) * k + choices
+            choices = math.log(math.comb(d - n_clear, k))
+            length = (choices + 0.5 * k * c * math.log(n)) * min(d / n, 1)
+        needed = math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length
+        return self._joint_gain(effects) >= needed
 
     def _drop_each(self):
         """Drop terms that gain too little one by one; return them."""
