@@ -264,8 +264,8 @@ class TermSearch:
     def prune(self):
         """Drop terms whose gain is too small, alone or together, and learn without them.
 
-        Where the scale of noise may vanish, gains beside effects of noise are too large, so that the
-        other terms are tested anew without these.
+        Where the scale of noise may vanish, gains beside effects of noise are too large, so that
+        the other terms are tested anew without these.
         """
         while True:
             alone = self._drop_each()
@@ -277,8 +277,8 @@ class TermSearch:
     def _drop_jointly(self):
         """Drop effects that gain too little together, and return them.
 
-        Where the scale of noise may vanish, the effects of smallest gain are tested: all but 2^i, with
-        the largest i first, and all.
+        Where the scale of noise may vanish, the effects of smallest gain are tested: all but 2^i,
+        with the largest i first, and all.
         """
         effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
         if not effects:
