@@ -21,8 +21,8 @@ from ._harness import Method, sklearn_code
 _HELD_OUT, _PATIENCE, _MAX_TREES = 0.1, 50, 3000
 _DEPTHS = {"CatBoost": (4, 6, 8), "NGBoost": (3, 5)}
 _NEIGHBORS, _CV = 20, 5
-MOST_ROWS = 10_000  # of tuned NGBoost and GPBoost
-MOST_FEATURES = 10  # of GPBoost
+MAX_ROWS = 10_000  # of tuned NGBoost and GPBoost
+MAX_FEATURES = 10  # of GPBoost
 
 
 class CatBoost:
@@ -170,8 +170,8 @@ def methods(metrics):
     found = {}
     for kind, limits, tuned_limits in (
         (CatBoost, {}, {}),
-        (NGBoost, {}, {"most_rows": MOST_ROWS}),
-        (GPBoost, {"most_rows": MOST_ROWS, "most_features": MOST_FEATURES}, None),
+        (NGBoost, {}, {"most_rows": MAX_ROWS}),
+        (GPBoost, {"most_rows": MAX_ROWS, "most_features": MAX_FEATURES}, None),
     ):
         name = kind.__name__
         if find_spec(name.lower()):
@@ -191,11 +191,11 @@ def settings():
         "CatBoost": "RMSEWithUncertainty; tuned: "
         f"best of depths {_DEPTHS['CatBoost']}, at most {_MAX_TREES} trees",
         "NGBoost": f"Gaussian; tuned: best of depths {_DEPTHS['NGBoost']}, at most {_MAX_TREES} "
-        f"trees, sets of at most {MOST_ROWS} training rows",
+        f"trees, sets of at most {MAX_ROWS} training rows",
         "tuned": f"trees until the density of {_HELD_OUT:.0%} of the rows has not risen for "
         f"{_PATIENCE} trees; these rows are not fitted",
         "GPBoost": f"Vecchia, {_NEIGHBORS} neighbors, Matern 3/2 with ARD, sets of at most "
-        f"{MOST_FEATURES} features and {MOST_ROWS} training rows",
+        f"{MAX_FEATURES} features and {MAX_ROWS} training rows",
         "gradient boosting, MAPIE": f"CV+ of {_CV} folds; Gaussian, its standard deviation half "
         "the interval of level .683",
     }

@@ -136,7 +136,7 @@ SKIPPED = {
     "JITTER|ROUNDING|TINY|EPSILON|PRECISION$|_TOL$|_TAIL|_NODES|_REACH$|_SQUARE|_SERIES": "digits",
     "LAYOUT|_SEEDS|_WORD|_ROUNDS$|MULTIPLIERS|WEYL|_RADII|_MIXTURE|GOLDEN": "random numbers",
     r"_ROWS(\[\d\])?$|_rows$|MAX_EXACT|MAX_CONVERGED|MAX_FULL|exact_|gram_speed|dense_|factored_"
-    "|LANDMARKS|_MERGED|_MANY|_FEW$|_MORE$|_MAX_CLASSES": "numbers of rows, by time",
+    "|LANDMARKS|_MERGED|_MANY|(_SEARCH|_REFINEMENT)_SIZE$|_MAX_CLASSES": "numbers of rows, by time",
     "_MAX_(UPDATES|SWEEPS|STEPS|TRIALS|HALVINGS|DOUBLINGS)|NEWTON_STEPS": "loops",
     "BOUNDS|PRECISIONS|ROUGHER|PER_MEDIAN|MIN_NATS|_MAX_LOST": "bounds, warnings and mathematics",
 }

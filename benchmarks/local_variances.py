@@ -26,7 +26,7 @@ from . import _data, _report
 
 SETS = ("airfoil", "wine", "skillcraft", "elevators", "protein", "concrete", "sml", "kin40k", "pol")
 QUICK_SETS = ("yacht",)
-MOST_EXACT, N_BINS, N_NEAREST, CHUNK = 6000, 10, 20, 200
+MAX_EXACT, N_BINS, N_NEAREST, CHUNK = 6000, 10, 20, 200
 
 
 def bin_error(squares, variances, by):
@@ -69,7 +69,7 @@ def evaluate(name):
     squares, found = (y_new - mean) ** 2, []
     near, dense = closeness(model, X, X_new)
     std_y = local._y_std[0]
-    exact = exact_variances(model, X, X_new) * std_y**2 if len(X) <= MOST_EXACT else None
+    exact = exact_variances(model, X, X_new) * std_y**2 if len(X) <= MAX_EXACT else None
     kinds = {
         "calibrated": model,
         "local": replace(model, power=1.0),

@@ -81,7 +81,7 @@ PROBLEMS = {
     "linear 1:500": Problem(weak_linear, 1 / 500),
 }
 TASKS = {"regression": 0, "2 classes": 2, "4 classes": 4}
-FEWEST = 2  # minimum number of rows of each class in a draw
+MIN_CLASS_ROWS = 2  # minimum number of rows of each class in a draw
 
 
 def drawn(task, problem, n, d, seed, part=0):
@@ -100,8 +100,8 @@ def drawn(task, problem, n, d, seed, part=0):
     truth = softmax(logits, axis=1)
     y = (rng.random((n, 1)) > truth.cumsum(1)[:, :-1]).sum(1)
     if part == 0:  # classes with fewer than two rows in a small draw get two
-        for k in np.flatnonzero(np.bincount(y, minlength=n_classes) < FEWEST):
-            y[rng.choice(np.flatnonzero(y == 0), FEWEST, replace=False)] = k
+        for k in np.flatnonzero(np.bincount(y, minlength=n_classes) < MIN_CLASS_ROWS):
+            y[rng.choice(np.flatnonzero(y == 0), MIN_CLASS_ROWS, replace=False)] = k
     return X, y, truth
 
 

@@ -32,7 +32,7 @@ from . import _report
 ROWS, FEATURES, DRAWS = (60, 150, 300), (20, 50, 200), 2
 NEW = 1000
 # A step of scikit-learn's learning holds n x n x d derivatives, and takes seconds beyond these.
-MOST_DERIVATIVES = 1_200_000
+MAX_DERIVATIVES = 1_200_000
 PEER = "scikit-learn"
 
 
@@ -50,7 +50,7 @@ def generated(n, d, n_outputs, seed):
 def with_peer(models, peer, n, d):
     """Return models by name, with that of scikit-learn if its fit takes seconds."""
     found = {type(model).__name__: model for model in models}
-    return found | ({PEER: peer} if n * n * d <= MOST_DERIVATIVES else {})
+    return found | ({PEER: peer} if n * n * d <= MAX_DERIVATIVES else {})
 
 
 def fitted(model, X, y):

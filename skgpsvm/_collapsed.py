@@ -22,7 +22,7 @@ JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
 # A step of L-BFGS-B that gains less ends the round: in units of tol, nats per row of the rows and
 # of some more, since a hundredth of a nat tells nothing of any number of rows.
-_MIN_GAIN, _MORE_ROWS = 0.01, 300
+_MIN_GAIN, _EXTRA_ROWS = 0.01, 300
 _MAX_REPEATS = 10  # of rows at inducing points, in the mean
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
 
@@ -325,7 +325,7 @@ class CollapsedLearning(Stage):
             return value, Hyperparameters(*gradients)._asdict()
 
         weight = self.bound.weight.item()
-        least_gain = _MIN_GAIN * self.tol * (weight + _MORE_ROWS)
+        least_gain = _MIN_GAIN * self.tol * (weight + _EXTRA_ROWS)
         free.maximize(value_and_gradients, state, least_gain, self.n_steps)
         state.gain = (state.objective - first) / weight
 

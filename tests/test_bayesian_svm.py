@@ -199,7 +199,7 @@ def test_a_warm_start_searches_once_where_ratios_have_moved(start, expected):
 
 
 def test_more_rows_have_the_last_word(monkeypatch):
-    monkeypatch.setattr(_kernel_choice, "_FEW", (8, 4))
+    monkeypatch.setattr(_kernel_choice, "_SEARCH_SIZE", (8, 4))
     loop = Loop()
     theta = chosen(ConstantKernel(5.0) * RBF([0.1, 0.1]), *waves(300, seed=2), loop)
     assert_allclose(theta, loop.theta["kernel, more rows"], rtol=1e-12)
@@ -292,7 +292,7 @@ def test_largest_classes_and_their_rows(contrast):
 
 @pytest.mark.parametrize(("few", "most"), [(60, 3), (120, 4)])
 def test_many_classes_are_searched_with_the_largest_ones(monkeypatch, few, most):
-    monkeypatch.setattr(_kernel_choice, "_FEW", (few, 8))
+    monkeypatch.setattr(_kernel_choice, "_SEARCH_SIZE", (few, 8))
     monkeypatch.setattr(_kernel_choice, "_MAX_CLASSES", (4, 3))
     searched = []
 

@@ -217,7 +217,7 @@ def test_checkpoint_changes_nothing_and_leaves_nothing(mode, tmp_path):
 )
 def test_fit_killed_in_every_iteration_ends_the_same(mode, every, tmp_path, monkeypatch):
     # There are enough rows for the second round of the kernel choice, which uses more of them.
-    monkeypatch.setattr(_kernel_choice, "_FEW", (30, 5))
+    monkeypatch.setattr(_kernel_choice, "_SEARCH_SIZE", (30, 5))
     X, y = blobs()
     recorder = Recorder()
     expected = clone(mode).set_callbacks(recorder).fit(X, y)

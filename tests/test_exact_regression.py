@@ -132,7 +132,7 @@ def test_far_more_rows_than_points_are_not_examined():
 
 
 def test_fewer_than_fifteen_rows_choose_no_kernel(monkeypatch):
-    monkeypatch.setattr(collapsed_search, "_LEAST_GAIN", -100.0)
+    monkeypatch.setattr(collapsed_search, "_MIN_GAIN", -100.0)
     X, y = regression(15)
     chosen = [str(SVGPRegressor(random_state=0).fit(X[:n], y[:n]).kernel_) for n in (14, 15)]
     assert ["Matern" in kernel for kernel in chosen] == [False, True]

@@ -23,7 +23,7 @@ from ..active_learning import classifier, errors_along, problem
 POLICIES = {"variation ratio": variation_ratio, "entropy": mean_softmax_entropy}
 N_INDUCING, STEPS, N_SEEDS = 4, tuple(range(0, 101, 5)), 2
 HANDS, CANDIDATES, TEST_HANDS = 1_025_010, 20_000, 20_000
-MIN_ROWS, MOST_ROWS = 300, 3000  # of a set
+MIN_ROWS, MAX_ROWS = 300, 3000  # of a set
 
 
 def hands(n, rng):
@@ -98,7 +98,7 @@ def main():
     options = parser.parse_args()
     steps, n_hands, n_seeds = (STEPS[:3], 5000, 1) if options.quick else (STEPS, HANDS, N_SEEDS)
     sets = _data.classification_sets(min_rows=MIN_ROWS, min_classes=3)
-    sets = [name for name, info in sets.items() if info.n <= MOST_ROWS][
+    sets = [name for name, info in sets.items() if info.n <= MAX_ROWS][
         : 2 if options.quick else None
     ]
     found = measured([(name, s, problem) for s in range(n_seeds) for name in sets], steps)
@@ -111,7 +111,7 @@ def main():
     parts = [
         _report.header(
             "Paper 1, Figure 5: queries with four inducing points",
-            sets=f"{len(sets)} of more than two classes, {MIN_ROWS} to {MOST_ROWS} rows",
+            sets=f"{len(sets)} of more than two classes, {MIN_ROWS} to {MAX_ROWS} rows",
             seeds=n_seeds,
             poker=f"{n_hands} drawn hands, queries among {CANDIDATES}; error on {TEST_HANDS} more",
             model=f"as of active_learning: held kernel with a linear term, {N_INDUCING} k-means "

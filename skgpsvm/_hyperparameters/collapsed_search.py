@@ -43,21 +43,24 @@ _EXACT_STAGES = ((700, 2), (2000, 2))  # the same where every row is an inducing
 _COMPARED_ROWS = 1000  # whose exact evidence chooses among kernels of several smoothnesses
 # Least gain of an alternative kernel over the default one, nats. Without signal all are alike, and
 # smooth functions extrapolate better. On the development sets, 0 to 8 nats choose alike.
-_LEAST_GAIN = 5.0
+_MIN_GAIN = 5.0
 # Fewer rows cannot gain that. On samples of nine development sets, 10 rows chose none of 80
 # alternatives, 15 rows 3 of 70, and 20 rows 12 of 50.
 _CHOOSING_ROWS = 15
 # Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
-_WAVES = (0.125, 0.03)  # tried as well for at most `_FEW_FEATURES`, where a trend may hide waves
-_FEW_FEATURES = 2
+_WAVES = (
+    0.125,
+    0.03,
+)  # tried as well for at most `_MAX_WAVE_FEATURES`, where a trend may hide waves
+_MAX_WAVE_FEATURES = 2
 # Starts on few rows of more features: factors of the length scales, the constants and the noise.
 # All are tried, since the bound has many maxima there. Each start alone ends at a poor one in a
 # quarter of draws of Friedman's function (100 and 150 rows, 20 and 50 features). The first steps
 # leave out the prior, which would drop a feature of quadratic effect (all of four draws, R2 0.83
 # instead of 0.93).
-_FEW_ROWS, _FEW_ROWS_PER_FEATURE = 500, 20
-_FEW_ROWS_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
+_SMALL_SAMPLE_ROWS, _MAX_ROWS_PER_FEATURE = 500, 20
+_SMALL_SAMPLE_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
 # Length scale, in standard deviations, at which missing features are tried, how many of them at a
 # time, and how often. In half the draws of Friedman's function (150 rows, 50 features) one is
 # missing: it gains 28 to 38 nats at 2 to 4 and 4 to 27 at 6, and no other feature gains anything.
@@ -154,10 +157,10 @@ class CollapsedSearch:
             return self._first  # the evidence has no inducing points to learn
         learns_lengths = "theta" in self._trained and free_lengths(self.start.kernel).any()
         n, d = self._rows.n_rows, self._d
-        few = n <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
+        few = n <= min(_SMALL_SAMPLE_ROWS, _MAX_ROWS_PER_FEATURE * d) and d > _MAX_WAVE_FEATURES
         best = self._best_of_few_rows() if learns_lengths and few else None
         if best is None:
-            waves = [(factor,) for factor in _WAVES if learns_lengths and d <= _FEW_FEATURES]
+            waves = [(factor,) for factor in _WAVES if learns_lengths and d <= _MAX_WAVE_FEATURES]
             lengths = _LENGTHS if learns_lengths else _LENGTHS[:1]
             best = self._best_attempt(lengths, [*waves, *self._factors_of_noise()])
         if not learns_lengths:
@@ -245,7 +248,7 @@ class CollapsedSearch:
         """Return the state of the best kernel, given that of the start's.
 
         Alternatives are learned in turn, each from where the one before ended, and the kernel of
-        the start becomes that of the highest exact evidence, less `_LEAST_GAIN` for alternatives.
+        the start becomes that of the highest exact evidence, less `_MIN_GAIN` for alternatives.
         The collapsed ELBO would favor smooth kernels: inducing points leave out more of a rough
         function.
         """
@@ -260,7 +263,7 @@ class CollapsedSearch:
                 learning, _ = self._learning(point, _COMPARED_ROWS, exact=True)
                 state.objective = learning.bound.value(*point)
         for _, state in ends[1:]:
-            state.objective -= _LEAST_GAIN
+            state.objective -= _MIN_GAIN
         self.start, best = max(ends, key=lambda end: end[1].objective)
         return best
 
@@ -355,9 +358,9 @@ class CollapsedSearch:
         return [(1.0, 1.0, _LARGE_NOISE / least)] if is_little else []
 
     def _best_of_few_rows(self):
-        """Return the best end of `_FEW_ROWS_STARTS`; None if none explains more than noise."""
+        """Return the best end of `_SMALL_SAMPLE_STARTS`; None if none explains more than noise."""
         held, tried = [part for part in self._trained if part != "Z"], []
-        for factors in (*_FEW_ROWS_STARTS, *self._factors_of_noise()):
+        for factors in (*_SMALL_SAMPLE_STARTS, *self._factors_of_noise()):
             point, label = self._scaled(*factors), f", factors {factors}"
             state, _, bound = self._start(point, label, parts=held, prior=None)
             limits = self._free.noise_bounds

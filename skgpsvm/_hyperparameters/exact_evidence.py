@@ -13,7 +13,7 @@ from .priors import Penalized
 
 # Cumulative rows: training, validation, more training; and rounds.
 EVIDENCE_ROWS, _EVIDENCE_ROUNDS = (2000, 4000, 5000), 5
-_MAX_FACTOR, _FEW_STEPS = math.log(20), 8
+_MAX_FACTOR, _MAX_STEPS = math.log(20), 8
 _LEARNING_TOL = 1e-3  # nats per row
 
 
@@ -54,7 +54,7 @@ def refine_on_evidence(sparse, model):
     scaling = SharedScaling(evidence, best.theta, axes, free.theta_bounds)
     within = axes.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
     shared = replace(free, theta_bounds=within, relative_units=None)
-    learning = CollapsedLearning(scaling, shared, _LEARNING_TOL, _FEW_STEPS)
+    learning = CollapsedLearning(scaling, shared, _LEARNING_TOL, _MAX_STEPS)
     state = learning.init(axes.new_zeros(len(axes)), best.Z, best.noise)
     problem.run_stage("evidence of more rows", learning, state, 1, must_converge=False)
     after = state.hyperparameters._replace(theta=scaling.theta(state.theta))

@@ -16,7 +16,7 @@ from .latent_ascent import LatentAscent, LatentRows
 
 # The last step of L-BFGS-B gains less than this, in units of tol: 0.001 nats per row by default, of
 # the rows and as many more, since a tenth of a nat tells nothing of any number of rows.
-_MIN_GAIN, _MORE_ROWS = 0.1, 100
+_MIN_GAIN, _EXTRA_ROWS = 0.1, 100
 _MIN_GAIN_OF_SWEEP = 0.3  # of that, which the last sweep of an evaluation gains
 # An evaluation also ends once a sweep gains less than this share of the distance to the best ELBO:
 # further sweeps would not change the order of the two.
@@ -162,7 +162,7 @@ class ElboLearning(Stage):
         self._values = LatentRows(self.rows) if every_row else None
         self._dtype = dtype or rows.dtype
         self.free, self._learns_noise = free, "noise" in free.names
-        self._least_gain = _MIN_GAIN * tol * (rows.total_weight + _MORE_ROWS)
+        self._least_gain = _MIN_GAIN * tol * (rows.total_weight + _EXTRA_ROWS)
 
     def init(self, start):
         """Return the state with the sites at the prior, or at the posterior of a start."""

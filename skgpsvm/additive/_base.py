@@ -221,7 +221,7 @@ class AdditiveGP(GPEstimator):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
         if problem.start is None:
             fitted = self._fit_model(problem, sparse=True)
-            few = DEFAULTS.least_auto_points if self.n_inducing == "auto" else self.n_inducing
+            few = DEFAULTS.min_auto_points if self.n_inducing == "auto" else self.n_inducing
             if few is not None and problem.rows.n_rows < few:
                 warn(
                     f"The first call to {type(self).__name__}.partial_fit fixes the terms, scales "

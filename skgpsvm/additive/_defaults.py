@@ -86,7 +86,7 @@ class Defaults:
         Least number of inducing points of an effect, and of each feature of a pair. Features with
         fewer values than the former have no point masses: with 20, the density is .029 smaller,
         with 5 alike (2026-11-27). No evidence recorded for the latter.
-    least_auto_points, most_auto_points, all_auto_points : int
+    min_auto_points, max_auto_points, all_auto_points : int
         Number of inducing points of an effect with n_inducing="auto", at least and at most, and the
         number of those of all effects between the two. On the development sets of more than 1,500
         rows, 40 points instead of 20 take 1.0 to 3.5 times as long; the RMSE of parkinsons falls
@@ -99,10 +99,10 @@ class Defaults:
         grids are not refined.
         On 20,000 rows with hot spots, a step from 32 to 45 points takes as long again as all before
         and lowers the RMSE from .0210 to .0205 (2026-11-27).
-    least_pair_length, rough_length : float
+    min_pair_length, rough_length : float
         Lower bound of length scales of pairs, unless their grids are fine, and the multiple of the
         bound below which grids are refined. No evidence recorded.
-    polynomials, most_polynomials : float, int
+    polynomials, max_polynomials : float, int
         Polynomials per inverse of the smallest length scale, and at most. For a squared exponential
         of length scale 0.1, 34 give an error of 1e-8 (`CenteredAtPoints`).
     round_gain : float
@@ -137,7 +137,7 @@ class Defaults:
         this many times as many as the median of its neighbors. On two splits of ionosphere, with
         about 80 candidates of which one is kept, log loss is .216 instead of .233 and .216 instead
         of .218; on ten other development sets, log loss or RMSE are alike (2026-11-26).
-    most_masses : int
+    max_masses : int
         Point masses of a feature at most, without sentinels; more are rounded numbers.
     sentinel_gap : float
         A number that at least ``mass_rows`` rows have is a sentinel if its distance from all others
@@ -186,16 +186,16 @@ class Defaults:
     atoms: int = 100
     points: int = 10
     pair_points: int = 5
-    least_auto_points: int = 20
-    most_auto_points: int = 40
+    min_auto_points: int = 20
+    max_auto_points: int = 40
     all_auto_points: int = 1000
     first_pair_points: int = 8
     grid_points: int = 2048
     grid_growth: float = 1.5
-    least_pair_length: float = 0.25
+    min_pair_length: float = 0.25
     rough_length: float = 1.5
     polynomials: float = 3.2
-    most_polynomials: int = 64
+    max_polynomials: int = 64
     round_gain: float = 0.05
     trial_rounds: int = 1
     site_trial_rounds: int = 4
@@ -211,7 +211,7 @@ class Defaults:
     mass_share: float = 0.05
     mass_rows: int = 10
     mass_ratio: float = 5.0
-    most_masses: int = 3
+    max_masses: int = 3
     step_level: float = 0.05
     step_bins: int = 4
     step_rows_in_bin: int = 6

@@ -356,7 +356,7 @@ def point_masses(column):
     for k in np.flatnonzero(shared) if len(values) > DEFAULTS.points else ():
         near = np.r_[counts[max(k - _N_NEAR, 0) : k], counts[k + 1 : k + 1 + _N_NEAR]]
         is_mass[k] = counts[k] > DEFAULTS.mass_ratio * np.median(near)
-    is_mass &= is_mass.sum() <= DEFAULTS.most_masses
+    is_mass &= is_mass.sum() <= DEFAULTS.max_masses
     first, last = 0, len(values)
     while (ends := _without_ends(values[first:last], enough[first:last])) != (0, last - first):
         first, last = first + ends[0], first + ends[1]

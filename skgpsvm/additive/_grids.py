@@ -98,9 +98,9 @@ class Grids:
             return self.n_inducing
         each = DEFAULTS.all_auto_points // max(n_varying, 1)
         by_rows = _points_of_rows(self.information * rows.n_rows, n_varying)
-        most = min(each, by_rows, DEFAULTS.most_auto_points)
+        most = min(each, by_rows, DEFAULTS.max_auto_points)
         # Effects that rows tell less of are learned less finely.
-        return max(round(DEFAULTS.least_auto_points * self.information**0.5), most)
+        return max(round(DEFAULTS.min_auto_points * self.information**0.5), most)
 
     def _most_in_pairs(self, rows):
         """Return the maximum number of inducing points of each feature of a pair by default."""
@@ -155,7 +155,7 @@ class Grids:
         low, high = self.length_scale_bounds
         return [
             min(max(low, least), high)
-            for least in (1 / points, min(DEFAULTS.least_pair_length, 2 / pair_points))
+            for least in (1 / points, min(DEFAULTS.min_pair_length, 2 / pair_points))
         ]
 
 
@@ -185,4 +185,4 @@ def _pair_points_of_rows(n):
 
 def _n_polynomials(low):
     """Return the number of polynomials of a feature whose length scales are not below ``low``."""
-    return min(math.ceil(DEFAULTS.polynomials / low) + 2, DEFAULTS.most_polynomials)
+    return min(math.ceil(DEFAULTS.polynomials / low) + 2, DEFAULTS.max_polynomials)

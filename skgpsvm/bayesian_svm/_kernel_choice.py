@@ -15,10 +15,10 @@ from .._optim import Free
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, theta_bounds, torch_kernel
 
-_FEW = (1500, 128)  # rows and inducing points
-_MORE = (6000, 256)
+_SEARCH_SIZE = (1500, 128)  # rows and inducing points
+_REFINEMENT_SIZE = (6000, 256)
 _SCORED_ROWS = 1500
-_MAX_CLASSES = 12, 8  # up to the rows of _FEW, and with more
+_MAX_CLASSES = 12, 8  # up to the rows of _SEARCH_SIZE, and with more
 # Leave-one-out predictions need the optimum, above all where the prior is wide compared to the
 # spacing of rows: an error of a row's slope is multiplied by the prior's variance and has the row's
 # own sign. On 60 rows of 5 features of noise, a quarter of these sweeps with ten times the
@@ -30,9 +30,9 @@ _DROPPED_SHARE = 0.001  # of the prior variance
 _REACH = 1.0  # distance of polled log hyperparameters from the best ones
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 6
-_MORE_ROUNDS = 1
-_FEW_STEPS = (5, 5, 0.15)  # iterations on the ELBO, steps of Adam in each, and learning rate
-_MORE_STEPS = (12, 10, 0.08)  # with more rows, which tell more ratios apart
+_REFINEMENT_ROUNDS = 1
+_SEARCH_STEPS = (5, 5, 0.15)  # iterations on the ELBO, steps of Adam in each, and learning rate
+_REFINEMENT_STEPS = (12, 10, 0.08)  # with more rows, which tell more ratios apart
 _ELBO_POINTS = 64
 _CLEAR = 3.0  # standard errors
 # From so many rows on, alternatives of the kernel and separate length scales can be compared. With
@@ -263,15 +263,15 @@ def chosen_kernel(sparse, model):
     Of many classes, only the rows of the largest are used.
     """
     problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
-    hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _FEW[0]])
+    hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _SEARCH_SIZE[0]])
 
     def choice(kernel, n_rows, n_points):
         points = sparse.fewer_points(Z, n_points)
         some = rows.subset(n_rows, problem.random_state)
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
-    few = with_better_start(choice(model.kernel, *_FEW), sparse.alternatives)
-    more = choice(few.initial_kernel, *_MORE) if rows.n_rows > _FEW[0] else few
+    few = with_better_start(choice(model.kernel, *_SEARCH_SIZE), sparse.alternatives)
+    more = choice(few.initial_kernel, *_REFINEMENT_SIZE) if rows.n_rows > _SEARCH_SIZE[0] else few
     best = ParabolicSearch(few).init(few.start)
     if problem.start is None:
         best = few.search(problem, "kernel", best)
@@ -282,7 +282,7 @@ def chosen_kernel(sparse, model):
         theta = few.search(problem, "kernel", best).theta
     if more is not few:
         state = ParabolicSearch(more).init(theta)
-        theta = more.search(problem, "kernel, more rows", state, rounds=_MORE_ROUNDS).theta
+        theta = more.search(problem, "kernel, more rows", state, rounds=_REFINEMENT_ROUNDS).theta
     return few.initial_kernel.clone_with_theta(theta.cpu().numpy())
 
 
@@ -301,7 +301,7 @@ def theta_of_ratios(sparse, few, more, best, Z):
     points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=device)
     training = LeaveOneOutChoice(few.initial_kernel, few.hinge, more.rows.part(train), points)
     seed = int(problem.random_state.randint(2**31))
-    steps = _FEW_STEPS if more is few else _MORE_STEPS
+    steps = _SEARCH_STEPS if more is few else _REFINEMENT_STEPS
     free = training.maximize_elbo(problem, best.theta, seed, steps)
     free = with_ratios_of(free, best.theta, few.directions).clamp(*few.bounds.T)
 

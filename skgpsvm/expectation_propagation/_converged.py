@@ -12,7 +12,7 @@ from ._propagation import EPState
 
 # Of a step, in units of tol, per row of the rows and as many more, since a tenth of a nat tells
 # nothing of any number of rows.
-_MIN_GAIN, _MORE_ROWS = 0.3, 300
+_MIN_GAIN, _EXTRA_ROWS = 0.3, 300
 _MAX_UPDATES = 200
 _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
 
@@ -64,7 +64,7 @@ class EvidenceLearning(Stage):
                 state.restore(tried.as_dict())
             return value, self.problem.gradients(tried, update)
 
-        least_gain = _MIN_GAIN * self.tol * (self.propagation.rows.total_weight + _MORE_ROWS)
+        least_gain = _MIN_GAIN * self.tol * (self.propagation.rows.total_weight + _EXTRA_ROWS)
         state.ended = self.problem.free.maximize(value_and_gradients, state, least_gain)
         self._converge(state)
 

@@ -13,7 +13,7 @@ from .._transfers import to_device
 from ._tilted import SiteUpdate, TiltedMoments, ep_updates, log_likelihood
 
 # A move that undoes more than this share of the last one lowers the damping by this factor.
-_UNDONE, _MORE_DAMPED, _MIN_DAMPING = 0.5, 0.7, 0.05
+_UNDONE, _DAMPING_FACTOR, _MIN_DAMPING = 0.5, 0.7, 0.05
 
 
 @dataclass(kw_only=True)
@@ -183,7 +183,7 @@ class Propagation:
         move = torch.cat([update.precision - state.precision, update.shift - state.shift])
         along, size = self.rows.sum(move @ state.last_move, state.last_move @ state.last_move)
         if along < -_UNDONE * size:
-            state.damping = max(_MORE_DAMPED * state.damping, _MIN_DAMPING)
+            state.damping = max(_DAMPING_FACTOR * state.damping, _MIN_DAMPING)
         self.move_sites(state, update, state.damping)
         state.last_move = move
 
