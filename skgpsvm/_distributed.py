@@ -105,9 +105,9 @@ def check_equal(values, *, counts=True):
         return
     own = {name: (_digest(value), repr(value)) for name, value in values.items()}
     by_rank = dict(enumerate(gather(own if counts else None)))
-    by_rank = {i: theirs for i, theirs in by_rank.items() if theirs is not None}
-    for name in dict.fromkeys(name for theirs in by_rank.values() for name in theirs):
-        told = {i: theirs.get(name, (None, "missing")) for i, theirs in by_rank.items()}
+    by_rank = {i: reported for i, reported in by_rank.items() if reported is not None}
+    for name in dict.fromkeys(name for reported in by_rank.values() for name in reported):
+        told = {i: reported.get(name, (None, "missing")) for i, reported in by_rank.items()}
         if len({digest for digest, _ in told.values()}) > 1:
             _raise_if(f"rank {i} has {name} {value}" for i, (_, value) in told.items())
 

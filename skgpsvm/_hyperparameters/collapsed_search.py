@@ -49,10 +49,8 @@ _MIN_GAIN = 5.0
 _CHOOSING_ROWS = 15
 # Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
-_WAVES = (
-    0.125,
-    0.03,
-)  # tried as well for at most `_MAX_WAVE_FEATURES`, where a trend may hide waves
+# Tried as well for at most `_MAX_WAVE_FEATURES`, where a trend may hide waves.
+_WAVES = (0.125, 0.03)
 _MAX_WAVE_FEATURES = 2
 # Starts on few rows of more features: factors of the length scales, the constants and the noise.
 # All are tried, since the bound has many maxima there. Each start alone ends at a poor one in a
@@ -91,8 +89,10 @@ class CollapsedSearch:
         if start.jitter != jitter:
             start = replace(start, jitter=jitter, mean=None, root=None)
         self.start, self._sparse, self._evaluate = start, sparse, evaluate
-        self._trained, rows, noise = sparse.free_parts(start), sparse.rows, sparse.noise
-        self._free = sparse.free(start, self._trained, NOISE_BOUNDS)  # of alternative kernels, too
+        self._free_parts, rows, noise = sparse.free_parts(start), sparse.rows, sparse.noise
+        self._free = sparse.free(
+            start, self._free_parts, NOISE_BOUNDS
+        )  # of alternative kernels, too
         gaussian = noise.likelihood == "gaussian"
         self._rows = rows.with_normalized_weights() if gaussian else rows.winsorized()
         tensors = start.state(rows.device)
@@ -112,7 +112,7 @@ class CollapsedSearch:
     @property
     def is_needed(self):
         """True if there is anything to learn."""
-        return bool(self._trained)
+        return bool(self._free_parts)
 
     def learn(self, max_iter):
         """Learn on all rows; return the model without a posterior, and the curve of objectives."""
@@ -153,9 +153,9 @@ class CollapsedSearch:
 
     def _first_point(self):
         """Return where the start of highest ELBO, or log evidence, ends."""
-        if self._n_exact is not None and self._trained == ["Z"]:
+        if self._n_exact is not None and self._free_parts == ["Z"]:
             return self._first  # the evidence has no inducing points to learn
-        learns_lengths = "theta" in self._trained and free_lengths(self.start.kernel).any()
+        learns_lengths = "theta" in self._free_parts and free_lengths(self.start.kernel).any()
         n, d = self._rows.n_rows, self._d
         few = n <= min(_SMALL_SAMPLE_ROWS, _MAX_ROWS_PER_FEATURE * d) and d > _MAX_WAVE_FEATURES
         best = self._best_of_few_rows() if learns_lengths and few else None
@@ -316,7 +316,10 @@ class CollapsedSearch:
         The prior is left out of the latter. See `_climb` for the parameters.
         """
         rows, kernel = self._subset(n_rows, gathered=exact), torch_kernel(self.start.kernel)
-        parts, prior = options.get("parts", self._trained), options.get("prior", self._free.prior)
+        parts, prior = (
+            options.get("parts", self._free_parts),
+            options.get("prior", self._free.prior),
+        )
         if exact:
             bound = Evidence(kernel, rows, JITTER[torch.float64])
             parts = [part for part in parts if part != "Z"]
@@ -352,14 +355,14 @@ class CollapsedSearch:
         period the initial variance is little: the less noise, the fewer steps keep to the period.
         """
         least = self._first.noise.exp().min().item()
-        has_periods = "theta" in self._trained and free_periods(self.start.kernel).any()
+        has_periods = "theta" in self._free_parts and free_periods(self.start.kernel).any()
         limit = _LARGE_NOISE if has_periods else INITIAL_VARIANCE
-        is_little = "noise" in self._trained and least < limit
+        is_little = "noise" in self._free_parts and least < limit
         return [(1.0, 1.0, _LARGE_NOISE / least)] if is_little else []
 
     def _best_of_few_rows(self):
         """Return the best end of `_SMALL_SAMPLE_STARTS`; None if none explains more than noise."""
-        held, tried = [part for part in self._trained if part != "Z"], []
+        held, tried = [part for part in self._free_parts if part != "Z"], []
         for factors in (*_SMALL_SAMPLE_STARTS, *self._factors_of_noise()):
             point, label = self._scaled(*factors), f", factors {factors}"
             state, _, bound = self._start(point, label, parts=held, prior=None)
