@@ -39,7 +39,7 @@ def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
     scale = torch.where(scale == 0, 1.0, scale)
     relative = torch.full_like(scale, jitter)
-    L, info = _factor(K, relative * scale)
+    L, info = _factor(K, relative * scale) if jitter else torch.linalg.cholesky_ex(K)
     # NaN and infinity end in the diagonal, where the factorization did not stop at them.
     if ((info == 0).all() & L.diagonal(dim1=-2, dim2=-1).sum().isfinite()).item():
         return L, relative
@@ -66,9 +66,8 @@ def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
 
 def _factor(K, added):
     """Return the Cholesky factor and info (...) of K with `added` (...) on its diagonal."""
-    if (added != 0).any():
-        K = K.clone()
-        K.diagonal(dim1=-2, dim2=-1).add_(added[..., None])
+    K = K.clone()
+    K.diagonal(dim1=-2, dim2=-1).add_(added[..., None])
     return torch.linalg.cholesky_ex(K)
 
 
