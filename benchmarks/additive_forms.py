@@ -14,6 +14,7 @@ import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpsvm import AdditiveGPRegressor
@@ -83,13 +84,18 @@ def report(results):
 
 def drawn(results):
     """Return a picture of the time of each section."""
-    figure, axes = plt.subplots(1, len(results), figsize=(12, 3.2), layout="constrained")
+    grid = {"figsize": (12, 3.2), "layout": "constrained", "sharey": True}
+    figure, axes = plt.subplots(1, len(results), **grid)
     labels = {"n": "rows", "d": "features", "m": "inducing points", "rank": "rank"}
     for axis, (name, rows) in zip(axes, results.items(), strict=True):
         for form, part in rows.groupby("covariance", sort=False):
             color = f"C{FORMS.index(form)}"
             axis.plot(part[name], part["fit_seconds"], "o-", color=color, label=form)
         axis.set(xscale="log", yscale="log", xlabel=labels[name])
+        axis.set_xticks(
+            sorted(rows[name].unique()), [f"{k:,}" for k in sorted(rows[name].unique())]
+        )
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("processor seconds")

@@ -108,6 +108,11 @@ class WeightedDataset:
         """Return sums over the ranks that share the rows."""
         return all_sum(*tensors) if self._shared else tensors
 
+    def class_counts(self, n_classes):
+        """Return the total weights of the classes over all ranks, a tensor (n_classes,)."""
+        (counts,) = self.sum(torch.bincount(self.targets, self.weights.double(), n_classes))
+        return counts
+
     @property
     def n_shards(self):
         """Number of parts of the rows: one for each rank that shares them."""

@@ -221,8 +221,8 @@ def at_frequencies(sites, rows, variance=0.0):
 
     The latent function has the mean zero and a given variance. Half a row is added to each class.
     """
-    counts = torch.bincount(rows.targets, rows.weights.double(), sites.likelihood.n_classes)
-    thresholds = _thresholds(rows.sum(counts)[0].cpu().numpy() + 0.5, variance)
+    counts = rows.class_counts(sites.likelihood.n_classes).cpu().numpy()
+    thresholds = _thresholds(counts + 0.5, variance)
     return LikelihoodSites(Ordinal(thresholds).to(rows.device), sites.n_latents)
 
 

@@ -101,6 +101,21 @@ def test_values_and_derivatives_are_exact_far_out_and_of_any_width(cuts, f):
         assert all(part.isfinite().all() for part in gradients)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("f", [0.0, 0.3, 5.0, 30.0, 1e3, 1e6, 1e9])
+def test_probit_has_exact_derivatives_far_out(f, dtype):
+    mean = torch.tensor([[f], [-f]], dtype=dtype)
+    value, first, second = Probit().expected_terms(torch.tensor([1, 1]), mean, 0 * mean)
+    exact = [exact_interval(-at, mpmath.inf) for at in mean[:, 0].tolist()]
+    expected = np.array(exact, dtype=float).T
+    rounding = torch.finfo(dtype).eps
+    assert_allclose(value.detach(), expected[0], rtol=10 * rounding, atol=1e-12)
+    assert_allclose(first[:, 0], expected[1], rtol=10 * rounding, atol=1e-12)
+    # Its terms of size f^2 cancel to at most one.
+    assert_allclose(second[:, 0], expected[2], atol=max(rounding, 2e-16 * f**2))
+    assert ((second >= -1) & (second <= 0)).all()
+
+
 def test_two_classes_are_those_of_the_probit():
     y, mean = torch.tensor([0, 1, 1]), t64([[-3.0], [0.2], [30.0]])
     var = t64([[0.5], [0.0], [4.0]])

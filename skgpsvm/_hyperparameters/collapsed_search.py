@@ -90,9 +90,8 @@ class CollapsedSearch:
             start = replace(start, jitter=jitter, mean=None, root=None)
         self.start, self._sparse, self._evaluate = start, sparse, evaluate
         self._free_parts, rows, noise = sparse.free_parts(start), sparse.rows, sparse.noise
-        self._free = sparse.free(
-            start, self._free_parts, NOISE_BOUNDS
-        )  # of alternative kernels, too
+        # The same parts of alternative kernels are free.
+        self._free = sparse.free(start, self._free_parts, NOISE_BOUNDS)
         gaussian = noise.likelihood == "gaussian"
         self._rows = rows.with_normalized_weights() if gaussian else rows.winsorized()
         tensors = start.state(rows.device)
@@ -316,10 +315,8 @@ class CollapsedSearch:
         The prior is left out of the latter. See `_climb` for the parameters.
         """
         rows, kernel = self._subset(n_rows, gathered=exact), torch_kernel(self.start.kernel)
-        parts, prior = (
-            options.get("parts", self._free_parts),
-            options.get("prior", self._free.prior),
-        )
+        parts = options.get("parts", self._free_parts)
+        prior = options.get("prior", self._free.prior)
         if exact:
             bound = Evidence(kernel, rows, JITTER[torch.float64])
             parts = [part for part in parts if part != "Z"]

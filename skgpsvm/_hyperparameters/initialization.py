@@ -90,7 +90,7 @@ def shrink_length_scales(start, sites, rows, random_state):
     some = rows.subset(FIRST_ROWS, random_state) if rows.n_rows > FIRST_ROWS else rows
     # A rank may lack the last classes.
     n_classes = max(gather(int(some.targets.max()) + 1 if len(some) else 0))
-    (counts,) = some.sum(torch.bincount(some.targets, some.weights.double(), n_classes))
+    counts = some.class_counts(n_classes)
     n = counts.sum()
     baseline = torch.xlogy(counts, counts / n).sum()
     for factor in LENGTH_FACTORS:

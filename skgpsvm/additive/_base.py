@@ -198,7 +198,7 @@ class AdditiveGP(GPEstimator):
             finer=partial(ascents.grids.finer, rows=learning),
             with_steps=self.steps and partial(ascents.grids.with_steps, rows=learning),
             max_iter=self.max_iter,
-            n_latents=self._n_independent(rows),
+            n_independent=self._n_independent(rows),
             min_gain=self.min_gain,
             random_state=problem.random_state,
             attributes=lambda search: problem.attributes([search.latents()], [(rows, search)]),

@@ -351,8 +351,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         sites = self._make_likelihood()
         if sites.n_latents == 1:
             return 1
-        counts = torch.bincount(rows.targets, rows.weights.double(), len(self.classes_))
-        counts = rows.sum(counts)[0]
+        counts = rows.class_counts(len(self.classes_))
         return max(1.0, math.exp(torch.special.entr(counts / counts.sum()).sum().item()) - 1)
 
     def _fitted_attributes(self, models, summaries, streamed=False):

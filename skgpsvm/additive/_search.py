@@ -81,7 +81,7 @@ class TermSearch:
         is a model without steps.
     max_iter : int
         Maximum number of rounds in a stage.
-    n_latents : float
+    n_independent : float
         Number of latent functions that gain from noise independently of each other.
     min_gain : float
         Gain that a term needs to be kept, in nats; 0 keeps all.
@@ -109,7 +109,7 @@ class TermSearch:
     finer: Callable
     with_steps: Callable | None
     max_iter: int
-    n_latents: float
+    n_independent: float
     min_gain: float
     random_state: object
     attributes: Callable
@@ -304,7 +304,7 @@ class TermSearch:
         choices of so many features, besides clear ones, and half the logarithm of n rows for each
         and each latent function.
         """
-        d, k, c = self._n_columns, len(effects), self.n_latents
+        d, k, c = self._n_columns, len(effects), self.n_independent
         length = 0.0
         if self._noise_may_vanish:
             n = self.ascent.rows.n_rows

@@ -227,6 +227,12 @@ def log_scaled_ndtr(x):
     return torch.where(x < 0, tail, torch.log1p(-normal_cdf(-x.clamp_min(0))))
 
 
+def log_inverse_mills(x):
+    """Return log(phi(x) / Phi(x)); squares that almost cancel are not subtracted."""
+    square = torch.where(x < 0, 0.0, 0.5 * x.square())
+    return -0.5 * math.log(2 * math.pi) - square - log_scaled_ndtr(x)
+
+
 def _log_upper_tail(z):
     """Return log(Phi(-z) exp(z^2 / 2)) for z >= 0."""
     return torch.log(0.5 * erfcx(z / math.sqrt(2)))

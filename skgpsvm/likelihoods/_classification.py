@@ -10,7 +10,7 @@ import torch
 
 from .._memory import SMALL_BLOCK, block_rows
 from .._quadrature import argmax_probability, expect, normal_cdf, normal_points, safe_std
-from ._base import Likelihood, log_expected_decay, log_ndtr, log_scaled_ndtr
+from ._base import Likelihood, log_expected_decay, log_inverse_mills, log_ndtr
 
 _PREDICTIVE_POINTS = 256
 
@@ -60,13 +60,12 @@ class Probit(SingleLatent):
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def terms(f):
-            # With r = phi(z) / Phi(z), the derivatives of log Phi(z) are r and -r (z + r).
-            z = _signed(y, f)
-            log_p = log_ndtr(z)
-            # Without squares where z is negative, whose difference would lose all digits.
-            log_ratio = -torch.where(z < 0, log_scaled_ndtr(z), log_p + 0.5 * z.square())
-            ratio = log_ratio.exp() / math.sqrt(2 * math.pi)
-            return torch.stack([log_p, (2 * y - 1) * ratio, -ratio * (z + ratio)], -1)
+            # With r = phi(z) / Phi(z), the derivatives of log Phi(z) are r and -r (z + r). The
+            # latter is the variance, less one, of a normal variable below z.
+            z = _signed(y, f).double()
+            ratio = log_inverse_mills(z).exp()
+            second = (-ratio * (z + ratio)).clamp(-1, 0)
+            return torch.stack([log_ndtr(z), (2 * y - 1) * ratio, second], -1).to(f)
 
         value, *derivatives = expect(terms, mean, var).split(1, -1)
         return value[..., 0], *derivatives

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from .._quadrature import expect
 from .._typing import ArrayLike
-from ._base import log_ndtr, log_scaled_ndtr
+from ._base import log_inverse_mills, log_ndtr, log_scaled_ndtr
 from ._classification import SingleLatent, single
-
-_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Ordinal(SingleLatent):
@@ -120,8 +116,7 @@ class _Interval:
         of a normal variable in the interval less one.
         """
         near, far = self._near, self._far
-        squares = torch.where(near < 0, 0.0, 0.5 * near.square())
-        at_near = torch.exp(-_HALF_LOG_TAU - squares - log_scaled_ndtr(near) - self._log_share)
+        at_near = torch.exp(log_inverse_mills(near) - self._log_share)
         decay = torch.where(self._is_open, 0.0, self._q.exp())  # phi(b) / phi(a)
         first = at_near * torch.where(self._is_open, -1.0, self._q.expm1())
         second = at_near * (far * decay - near) - first.square()
