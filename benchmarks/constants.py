@@ -43,17 +43,17 @@ ROWS = 150
 CASES = {  # estimators, and the modules whose constants are changed in their fits
     "EP": (
         skgpsvm.EPClassifier(),
-        "propagation._(starts|converged)|priors|initialization:_(MIN|SWEEPS)",
+        "propagation._(starts|converged|propagation)|priors|initialization:_(MIN|SWEEPS)",
     ),
     "EP, sep": (skgpsvm.EPClassifier(solver="sep"), "propagation._inference"),
     "EP, minibatches": (
         skgpsvm.EPClassifier(solver=InterleavedEP(batch_size=64), n_inducing=50),
-        "_inference:_MINIBATCH|_rules",
+        "_inference:_MINIBATCH|_rules|_tilted",
     ),
     "EP, sign": (skgpsvm.EPClassifier(solver=InterleavedEP("sign"), n_inducing=50), "_rules"),
     "EP, adadelta": (
         skgpsvm.EPClassifier(solver=InterleavedEP("adadelta"), n_inducing=50),
-        "_rules:_ADA",
+        "_rules:_ADA|_optim:_ADA",
     ),
     "Decoupled": (
         skgpsvm.DecoupledGPRegressor(),
@@ -67,7 +67,7 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
         skgpsvm.DecoupledGPRegressor(
             4.0 * RBF(3.0), solver=StochasticGradient(batch_size=32), n_inducing=20, max_iter=10
         ),
-        "decoupled._(stochastic|training)",
+        "decoupled._(stochastic|training)|_optim:_ADAM|_posteriors|_sparse:MINIBATCH|_doubts",
     ),
     "QSGP": (skgpsvm.QSGPRegressor(), "quadruply_stochastic._(gp_training|factors)"),
     "QSGP, sgd": (
@@ -78,7 +78,7 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
         skgpsvm.QSGPClassifier(
             solver=QuadruplyStochastic("adagrad", batch_size=32), n_basis=200, max_iter=20
         ),
-        "quadruply_stochastic._(stochastic|bounds)",
+        "quadruply_stochastic._(stochastic|bounds)|_posteriors",
     ),
     "QSRVM": (skgpsvm.QSRVMRegressor(), "quadruply_stochastic"),
     "QSRVM, classes": (skgpsvm.QSRVMClassifier(), "quadruply_stochastic"),
@@ -93,7 +93,7 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
     ),
     "SVC": (
         skgpsvm.BayesianSVC(),
-        "bayesian_svm|_calibration|_hinge|mean_steps|coordinate_ascent",
+        "bayesian_svm|_calibration|_hinge|mean_steps|coordinate_ascent|default_kernels",
     ),
     "SVC, minibatches": (
         skgpsvm.BayesianSVC(solver=CoordinateAscent(batch_size=32), n_inducing=50, optimizer=None),
@@ -101,7 +101,7 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
     ),
     "SVGP": (
         skgpsvm.SVGPRegressor(),
-        "collapsed|default_kernels|priors|_evidence|_noise|svgp|_variational|_doubts",
+        "collapsed|default_kernels|priors|_evidence|_noise|svgp|_variational|_doubts|_optim|periods",
     ),
     "SVGP, collapsed": (
         skgpsvm.SVGPRegressor(solver="collapsed", n_inducing=50),
@@ -109,11 +109,11 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
     ),
     "SVGP, varying noise": (
         skgpsvm.SVGPRegressor(likelihood="heteroscedastic", n_inducing=50),
-        "elbo_learning|svgp|coordinate_ascent",
+        "elbo_learning|svgp|coordinate_ascent|_variational:_LITTLE",
     ),
     "SVGP, student_t": (
         skgpsvm.SVGPRegressor(likelihood="student_t", n_inducing=50),
-        "natural_gradient|_data|_predictive",
+        "natural_gradient|_data|_predictive|_sparse|inducing|svgp._regressor:_MAX_COLL",
     ),
     "SVGP, classes": (
         skgpsvm.SVGPClassifier(),
@@ -121,11 +121,11 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
     ),
     "SVGP, class minibatches": (
         skgpsvm.SVGPClassifier(solver=NaturalGradient(batch_size=64), n_inducing=50),
-        "natural_gradient",
+        "natural_gradient|_sparse|_optim|_linalg|inducing|_data:_ORDER",
     ),
     "SVGP, gradient": (
         skgpsvm.SVGPClassifier(solver="gradient", n_inducing=50),
-        "natural_gradient",
+        "natural_gradient|_sparse|_optim:_ADAM",
     ),
     "Additive": (skgpsvm.AdditiveGPRegressor(), "additive"),
     "Additive, sparse": (skgpsvm.AdditiveGPRegressor(sparse=True), "additive"),
@@ -137,6 +137,8 @@ SKIPPED = {
     "LAYOUT|_SEEDS|_WORD|_ROUNDS$|MULTIPLIERS|WEYL|_RADII|_MIXTURE|GOLDEN": "random numbers",
     r"_ROWS(\[\d\])?$|_rows$|MAX_EXACT|MAX_CONVERGED|MAX_FULL|exact_|gram_speed|dense_|factored_"
     "|LANDMARKS|_MERGED|_MANY|(_SEARCH|_REFINEMENT)_SIZE$|_MAX_CLASSES": "numbers of rows, by time",
+    "_MAX_(NAMED|SHOWN|LABEL|LABELS|HEADER|WIDTH|COLS|LABEL_CHARS|FEATURES)$|WIDTH|HEIGHT|COLS$"
+    "|FADED|PER_INCH|_SOFT$|_NEAR$|MAX_INTEGER|MAX_DENSE$|LOG2_E|_PROFILE": "display and formats",
     "_MAX_(UPDATES|SWEEPS|STEPS|TRIALS|HALVINGS|DOUBLINGS)|NEWTON_STEPS": "loops",
     "BOUNDS|PRECISIONS|ROUGHER|PER_MEDIAN|MIN_NATS|_MAX_LOST": "bounds, warnings and mathematics",
 }
