@@ -7,8 +7,9 @@ from typing import Self
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from .._estimators import all_or_nothing, fit_models
 from .._isolation import isolated
-from .._typing import Device, PathLike
+from .._typing import ArrayLike, Device, MatrixLike, PathLike
 from ._inputs import validated_rows
 from ._network import Predictor
 from ._persistence import read_model, save_model
@@ -22,6 +23,40 @@ class HybridMixin:
     function of latent means and variances (b, c), which the module of `to_torch` returns. The
     fitted attributes ``_saved`` are in its weight files besides those of all hybrid estimators.
     """
+
+    @all_or_nothing
+    def fit(
+        self, X: MatrixLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Train the network and its head.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
+            Rows of any shape. A :ref:`source <sources>`, such as a Dataset or a memmap, is read in
+            blocks.
+        y : array-like of shape (n,) or (n, t)
+            Labels of a classifier, (n,): strings, integers or booleans. Targets of a regressor,
+            several for (n, t). None uses those of a Dataset.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log likelihood of each row, or its loss: 0 removes the row. Weights count
+            rows: divide inverse variances by their mean.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        TypeError
+            If ``module`` returns no Module, or the kernel is unknown.
+        ValueError
+            If parameters, data, weights or the shape of the module's output are invalid.
+        DivergenceError
+            If the objective or the module's output is no longer finite. The estimator is then
+            unfitted or, with ``warm_start``, unchanged.
+        """
+        return fit_models(self, X, y, sample_weight)
 
     @isolated()
     def to_torch(self, device: Device = None) -> torch.nn.Module:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
-from .._typing import ArrayLike, ClassWeight, Device, Dtype, MatrixLike, RandomStateLike, ndarray
+from .._typing import ClassWeight, Device, Dtype, RandomStateLike, ndarray
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS
 from ._base import HybridMixin
 from ._design import NetworkDesign
@@ -171,38 +171,6 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     def _check_parameters(self):
         check_hybrid_parameters(self)
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
-
-    @all_or_nothing
-    def fit(
-        self, X: MatrixLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Train the network and the Gaussian process.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
-            Rows of any shape. A :ref:`source <sources>`, such as a Dataset or a memmap, is read in
-            blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans. None uses those of a Dataset.
-        sample_weight : array-like of shape (n,), default=None
-            Factor of the log likelihood of each row: 0 removes the row.
-
-        Returns
-        -------
-        self : HybridSVGPClassifier
-
-        Raises
-        ------
-        TypeError
-            If ``module`` returns no Module, or the kernel is unknown.
-        ValueError
-            If parameters, data, weights or the shape of the module's output are invalid.
-        DivergenceError
-            If the ELBO or the module's output is no longer finite. The estimator is then unfitted
-            or, with ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
 
     def _torch_output(self):
         return partial(log_probabilities, self._class_probabilities())

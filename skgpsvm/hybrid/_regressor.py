@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._estimators import GPRegressor
 from .._noise import with_noise
 from .._parameters import ParameterRules
 from .._predictive import LIKELIHOODS
-from .._typing import ArrayLike, Device, Dtype, MatrixLike, PathLike, RandomStateLike
+from .._typing import Device, Dtype, PathLike, RandomStateLike
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import RefittedNoiseLoss
@@ -180,39 +180,6 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         check_hybrid_parameters(self)
         self._check_choice("likelihood", tuple(LIKELIHOODS))
         self._check_bool("normalize_y")
-
-    @all_or_nothing
-    def fit(
-        self, X: MatrixLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Train the network and the Gaussian process.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
-            Rows of any shape. A :ref:`source <sources>`, such as a Dataset or a memmap, is read in
-            blocks.
-        y : array-like of shape (n,) or (n, t)
-            Targets. None uses those of a Dataset.
-        sample_weight : array-like of shape (n,), default=None
-            Factor of the log likelihood of each row: 0 removes the row.
-            Weights count rows: to pass inverse variances, divide them by their mean.
-
-        Returns
-        -------
-        self : HybridSVGPRegressor
-
-        Raises
-        ------
-        TypeError
-            If ``module`` returns no Module, or the kernel is unknown.
-        ValueError
-            If parameters, data, weights or the shape of the module's output are invalid.
-        DivergenceError
-            If the ELBO or the module's output is no longer finite. The estimator is then unfitted
-            or, with ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
 
     def load_weights(self, path: PathLike) -> Self:
         super().load_weights(path)
