@@ -18,6 +18,7 @@ NUMPY_MODULES = {
     "_data",  # the boundary of arrays and tensors
     "_csr",  # rows of sparse matrices
     "_rows",  # rows of sources, as arrays
+    "_estimators/_evidence",  # the boundary
     "_estimators/_inputs",  # the boundary
     "_parameters",  # values of estimators' parameters, which may be arrays
     "data",  # rows of files, as arrays

@@ -2,12 +2,14 @@
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier, at_most_left_out
+from ._evidence import EvidenceMixin, evidence_at
 from ._inputs import date_error, is_date, validated
-from ._pipeline import evidence_at, fit_models, stream, update_models
+from ._pipeline import fit_models, stream, update_models
 from ._regressor import GPRegressor
 
 __all__ = [
     "FOLLOWED",
+    "EvidenceMixin",
     "GPClassifier",
     "GPEstimator",
     "GPRegressor",

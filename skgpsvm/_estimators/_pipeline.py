@@ -4,7 +4,6 @@ from functools import cache, partial
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.utils.validation import check_is_fitted
 
 from .._data import WeightedDataset
 from .._distributed import (
@@ -81,64 +80,6 @@ def update_models(estimator, X, y, sample_weight, **more):
     return _run(estimator, (X, y, sample_weight, more), previous, streamed=True)
 
 
-def evidence_at(estimator, evaluate, fitted, theta, eval_gradient, X, y, sample_weight, **more):
-    """Return the log evidence of fitted models, or its approximation, at other hyperparameters.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    evaluate : callable
-        Takes a model, its rows, the theta of its kernel, (k,), and whether to return the gradient;
-        returns the value, nats, and the gradient, a tensor (k,), or None.
-    fitted : str
-        Attribute with the value of the last fit.
-    theta, eval_gradient, X, y, sample_weight
-        As ``log_marginal_likelihood`` takes them.
-    **more : array-like
-        As of `fit_models`.
-
-    Returns
-    -------
-    value : float
-        Summed over the models.
-    gradient : ndarray of shape (k,), optional
-    """
-    check_is_fitted(estimator)
-    if X is None:
-        if theta is None and not eval_gradient:
-            return getattr(estimator, fitted)
-        raise ValueError(
-            "The evidence at a given theta, or its gradient, needs the rows: pass the rows of "
-            "fit as X and y, since the model does not keep them."
-        )
-    kernels = [part.whole_kernel for part in estimator._latents]
-    every = np.stack([kernel.theta for kernel in kernels])
-    theta = every.ravel() if theta is None else np.asarray(theta, dtype=np.float64)
-    if theta.shape not in ((every.size,), every.shape[1:]):
-        alike = "" if len(every) == 1 else f", and that of each class {every.shape[1:]}"
-        raise ValueError(
-            f"theta has shape {theta.shape}, but kernel_.theta has shape {(every.size,)}{alike}."
-        )
-    X, targets, weights, _ = estimator._check_training_data(
-        X, y, sample_weight, **more, reset=False
-    )
-    options = _agreed_options(estimator, X)
-    rows = [
-        WeightedDataset(X, part, weights, *options)
-        for part in estimator._one_vs_rest_targets(targets)
-    ]
-    thetas = np.resize(theta, every.shape)  # one kernel's is repeated
-    parts = [
-        evaluate(*each, eval_gradient)
-        for each in zip(estimator._latents, rows, thetas, strict=True)
-    ]
-    value = sum(part for part, _ in parts)
-    if not eval_gradient:
-        return value
-    gradient = np.stack([part.cpu().numpy() for _, part in parts])
-    return value, gradient.ravel() if theta.size == every.size else gradient.sum(0)
-
-
 def check_streamed(estimator):
     """Refuse class weights that need all rows."""
     if getattr(estimator, "class_weight", None) == "balanced":
@@ -160,7 +101,7 @@ def _run(estimator, data, previous, streamed=False):
         X, y, sample_weight, **more, reset=previous is None
     )
     targets_of_models = estimator._one_vs_rest_targets(targets)
-    options = _agreed_options(estimator, X)
+    options = agreed_options(estimator, X)
     run = Run(estimator, shown, y, X, targets, weights, previous)
 
     @cache
@@ -225,7 +166,7 @@ def _is_isotropic(previous, X, shown):
     return all(h.n_elements == 1 for part in parts for h in part.hyperparameters)
 
 
-def _agreed_options(estimator, X):
+def agreed_options(estimator, X):
     """Return the device and dtype, after a check that all ranks use devices of one kind."""
     with raise_on_all_ranks():
         options = estimator._torch_options(X)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple
 
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPClassifier, evidence_at
+from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.default_kernels import with_learned_mean
 from .._hyperparameters.elbo_search import with_kernel_of_few_rows
 from .._hyperparameters.priors import SignalPrior
-from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._noise import LatentNoise
 from .._parameters import ParameterRules, where
@@ -29,12 +28,10 @@ from .._sparse import (
 )
 from .._torch_kernels import torch_kernel
 from .._typing import (
-    ArrayLike,
     ClassWeight,
     Device,
     Dtype,
     InducingPoints,
-    MatrixLike,
     MeanFunction,
     Optimizer,
     RandomStateLike,
@@ -72,7 +69,7 @@ class EPEvaluation(NamedTuple):
     all_cavity_probits: torch.Tensor
 
 
-class EPClassifier(GPClassifier):
+class EPClassifier(EvidenceMixin, GPClassifier):
     r"""Gaussian-process classification by scalable expectation propagation.
 
     The likelihood is probit, :math:`p(y | f) = \Phi(y f)`, and the latent function has the FITC
@@ -269,7 +266,7 @@ class EPClassifier(GPClassifier):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve = problem.start or sparse.initial_model(), ()
         if callable(self.optimizer) and problem.learns:
-            model = optimized(self.optimizer, _converged_evidence, model, rows)
+            model = optimized(self.optimizer, self._evidence_at, model, rows)
         sparse, model = with_kernel_of_few_rows(sparse, model)
         free, Z, has_ended = sparse.free_parts(model), model.Z, False
         if free == ["theta"]:
@@ -329,84 +326,20 @@ class EPClassifier(GPClassifier):
             "loo_proba_": log_proba(all_cavity_probits, tempering.power).exp().cpu().numpy(),
         }
 
-    @overload
-    def log_marginal_likelihood(
-        self,
-        theta: ArrayLike | None = None,
-        eval_gradient: Literal[False] = False,
-        *,
-        X: MatrixLike | None = None,
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> float: ...
-
-    @overload
-    def log_marginal_likelihood(
-        self,
-        theta: ArrayLike | None = None,
-        *,
-        eval_gradient: Literal[True],
-        X: MatrixLike | None = None,
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> tuple[float, ndarray]: ...
-
-    @isolated()
-    def log_marginal_likelihood(
-        self,
-        theta: ArrayLike | None = None,
-        eval_gradient: bool = False,
-        *,
-        X: MatrixLike | None = None,
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> float | tuple[float, ndarray]:
-        """Return the log evidence, also at other hyperparameters, and its gradient.
-
-        The inducing points are held fixed. If several processes share the rows, all must call it.
-
-        Parameters
-        ----------
-        theta : array-like of shape (k,), default=None
-            Logarithms of the kernel's free hyperparameters. None is ``kernel_.theta``. With more
-            than two classes, also those of one kernel, which all classes then have.
-        eval_gradient : bool, default=False
-            Whether to return the derivatives in ``theta`` too.
-        X : array-like of shape (n, d), default=None
-            The rows of `fit`, which the model does not keep. None returns
-            ``log_marginal_likelihood_value_``; it needs ``theta=None`` and no gradient.
-        y : array-like of shape (n,), default=None
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        value : float
-            Log evidence of converged sites in nats, summed over the classes' models.
-        gradient : ndarray of shape (k,), optional
-
-        Raises
-        ------
-        ValueError
-            If ``theta`` has another length than ``kernel_.theta``, or rows are missing.
-        """
-        data = X, y, sample_weight
-        name = "log_marginal_likelihood_value_"
-        return evidence_at(self, _converged_evidence, name, theta, eval_gradient, *data)
-
     # Prediction
+
+    @staticmethod
+    def _evidence_at(model, rows, theta, with_gradient):
+        """Return the log evidence of converged sites, and its gradient; see `evidence_at`."""
+        propagation = Propagation(torch_kernel(model.kernel), rows, model.jitter)
+        Z = model.state(rows.device)["Z"]
+        state = propagation.init(torch.as_tensor(theta, device=rows.device), Z)
+        update = run_ep_to_convergence(propagation, state)
+        gradient = propagation.gradient(state, update)["theta"] if with_gradient else None
+        return propagation.evidence(state, update), gradient
 
     def _class_probabilities(self):
         return ProbitProbabilities(self._tempering.power)
-
-
-def _converged_evidence(model, rows, theta, with_gradient):
-    """Return the log evidence of converged sites, and its gradient in theta; see `evidence_at`."""
-    propagation = Propagation(torch_kernel(model.kernel), rows, model.jitter)
-    Z = model.state(rows.device)["Z"]
-    state = propagation.init(torch.as_tensor(theta, device=rows.device), Z)
-    update = run_ep_to_convergence(propagation, state)
-    gradient = propagation.gradient(state, update)["theta"] if with_gradient else None
-    return propagation.evidence(state, update), gradient
 
 
 def _summary(propagation, state):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPClassifier, evidence_at
+from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.elbo_search import learn_on_elbo
 from .._hyperparameters.initialization import shrink_length_scales
 from .._inference.natural_gradient import NaturalGradientInference
-from .._isolation import isolated
 from .._parameters import ParameterRules
 from .._sparse import (
     SPARSE_FOLLOWED,
@@ -19,12 +18,10 @@ from .._sparse import (
     update_posterior,
 )
 from .._typing import (
-    ArrayLike,
     ClassWeight,
     Device,
     Dtype,
     InducingPoints,
-    MatrixLike,
     MeanFunction,
     RandomStateLike,
     ndarray,
@@ -47,7 +44,7 @@ _POINTS_OF_EVALUATIONS = 1024  # of the softmax, half of the draws
 SolverLike = Literal["auto", "collapsed"] | StepsLike | Collapsed
 
 
-class SVGPClassifier(GPClassifier):
+class SVGPClassifier(EvidenceMixin, GPClassifier):
     r"""Sparse variational Gaussian-process classification.
 
     Each class has a latent function with a Gaussian-process prior; two classes share one. A
@@ -205,77 +202,7 @@ class SVGPClassifier(GPClassifier):
         """The attribute ``elbo_``, by its name in `GaussianProcessClassifier`."""
         return self.elbo_
 
-    @overload
-    def log_marginal_likelihood(
-        self,
-        theta: ArrayLike | None = None,
-        eval_gradient: Literal[False] = False,
-        *,
-        X: MatrixLike | None = None,
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> float: ...
-
-    @overload
-    def log_marginal_likelihood(
-        self,
-        theta: ArrayLike | None = None,
-        *,
-        eval_gradient: Literal[True],
-        X: MatrixLike | None = None,
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> tuple[float, ndarray]: ...
-
-    @isolated()
-    def log_marginal_likelihood(
-        self,
-        theta: ArrayLike | None = None,
-        eval_gradient: bool = False,
-        *,
-        X: MatrixLike | None = None,
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> float | tuple[float, ndarray]:
-        """Return the ELBO of the best posterior, also at other hyperparameters.
-
-        It is a lower bound on the log evidence. Inducing points are held fixed. If several
-        processes share the rows, all must call it.
-
-        Parameters
-        ----------
-        theta : array-like of shape (k,), default=None
-            Logarithms of the kernel's free hyperparameters. None is ``kernel_.theta``.
-        eval_gradient : bool, default=False
-            Whether to return the derivatives in ``theta`` too.
-        X : array-like of shape (n, d), default=None
-            The rows of `fit`, whose labels the model does not keep. None returns ``elbo_``; it
-            needs ``theta=None`` and no gradient.
-        y : array-like of shape (n,), default=None
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        value : float
-            Nats.
-        gradient : ndarray of shape (k,), optional
-
-        Raises
-        ------
-        ValueError
-            If ``theta`` has another length than ``kernel_.theta``, or rows are missing.
-
-        Notes
-        -----
-        Natural gradients find the posterior, until their steps gain less than 1e-9 nats per row.
-        With the softmax of more than two classes, value and gradient are averages over 2048 draws
-        of the latent functions; learning and ``elbo_`` take 128, whose value may be some tenths of
-        a nat above.
-        """
-        data = X, y, sample_weight
-        return evidence_at(self, self._elbo_at, "elbo_", theta, eval_gradient, *data)
-
-    def _elbo_at(self, *point):
+    def _evidence_at(self, *point):
         """Return the ELBO and its gradient in theta; see `evidence_at`."""
         sites = self._sites_of(self._likelihood)
         if isinstance(sites.likelihood, Softmax):

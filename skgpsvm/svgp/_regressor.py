@@ -387,10 +387,10 @@ class SVGPRegressor(GPRegressor):
         1e-9 nats per row. Its expectations are by quadrature, whose error the gradient of Student-t
         noise shows: it is about 1 % off.
         """
-        data, more = (X, y, sample_weight), {"noise_variance": noise_variance}
-        return evidence_at(self, self._elbo_at, "elbo_", theta, eval_gradient, *data, **more)
+        data = X, y, sample_weight
+        return evidence_at(self, theta, eval_gradient, *data, noise_variance=noise_variance)
 
-    def _elbo_at(self, *point):
+    def _evidence_at(self, *point):
         """Return the ELBO and its gradient in theta; see `evidence_at`."""
         if self._likelihood == "gaussian":
             return collapsed_elbo_at(*point)
