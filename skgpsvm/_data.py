@@ -235,8 +235,8 @@ class WeightedDataset:
         return torch.cat([values, absent])[origin]
 
     def chunks(self, size=None):
-        """Return slices of ``size`` or ``CHUNK_ROWS`` rows that cover all rows in order."""
-        size = size or CHUNK_ROWS
+        """Return slices of ``size`` rows, at most ``CHUNK_ROWS``, that cover all rows in order."""
+        size = min(size or CHUNK_ROWS, CHUNK_ROWS)
         return [slice(i, i + size) for i in range(0, max(len(self), 1), size)]
 
     def passes(self, basis, size=None):

@@ -184,9 +184,12 @@ def add_grams(totals, A, precision):
 
 
 def mirror(lower):
-    """Return symmetric matrices from their lower triangles, batched."""
-    is_lower = torch.ones(lower.shape[-2:], dtype=torch.bool, device=lower.device).tril()
-    return torch.where(is_lower, lower, lower.mT)
+    """Make matrices symmetric in place, given their lower triangles, batched; return them."""
+    for cols in _blocks(lower.shape[-1]):
+        lower[..., : cols.start, cols] = lower[..., cols, : cols.start].mT
+        own = lower[..., cols, cols].tril()
+        lower[..., cols, cols] = own + own.tril(-1).mT
+    return lower
 
 
 def _blocks(p):

@@ -43,6 +43,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
     best = start.clamp(*bounds.unbind(1))
     value, derive = evaluate(best)
     gradient, hess = derive()
+    del derive  # and the matrices that it holds, while the next point has its own
     ridge = _RIDGE * torch.eye(len(hess)).to(hess)
     hess = hess + ridge
     radius, pairs, n_steps = _RADIUS, [], 0
@@ -67,6 +68,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
             break
         before = gradient
         gradient, hess = derive()
+        del derive
         pairs = [*pairs[1 - _MEMORY :], (step, before - gradient)]
         hess = _corrected(hess, pairs) + ridge
     return best, value

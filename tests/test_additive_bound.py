@@ -227,7 +227,7 @@ def test_derivatives_are_those_of_differences(kind, form):
     theta = {name: t64(list(own.values())) + 0.1 for name, own in basis.start().items()}
     theta["noise"] = THETA["noise"]
     _, sums = two_latents(basis)
-    slopes, _ = EffectsBound(basis.at(theta), sums, theta["noise"], *form).derivatives(["noise"])
+    slopes, _ = EffectsBound(basis.at(theta), sums, theta["noise"], *form).derivatives(list(theta))
 
     def bound(*parts):
         moved = dict(zip(theta, parts, strict=True))
@@ -256,6 +256,9 @@ def test_bounds_and_information_of_several_latents_are_sums():
     assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
     _, found = both.derivatives(names[:2])
     assert_allclose(found, expected[:-1, :-1], rtol=1e-4, atol=1e-8)
+    gradient, found = both.derivatives(["noise"])
+    assert_allclose(found, expected[-1:, -1:], rtol=1e-4, atol=1e-8)
+    assert list(gradient) == ["noise"]
 
 
 def test_gains_are_differences_of_bounds():

@@ -15,7 +15,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.additive import _search
+from skgpsvm.additive import _ascent, _search
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._encoding import described
 from skgpsvm.additive._grids import Grids
@@ -165,6 +165,22 @@ def test_grids_of_classes_have_fewer_points_with_few_rows():
     assert points(AdditiveGPClassifier, y > y.mean(), n_inducing_interaction=9) == 9
 
 
+def test_blocks_of_rows_do_not_matter(monkeypatch):
+    data, y = friedman(300)
+    options = {"terms": [..., (0, 1)], "interactions": None, "sparse": True, "max_iter": 3}
+
+    def fitted(kind, targets):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return kind(**options).fit(data, targets)
+
+    targets = {AdditiveGPRegressor: y, AdditiveGPClassifier: y > y.mean()}
+    whole = {kind: fitted(kind, own) for kind, own in targets.items()}
+    monkeypatch.setattr(_ascent, "LARGE_BLOCK", 2**15)  # 30 rows or so
+    for kind, own in targets.items():
+        assert_allclose(fitted(kind, own).elbo_, whole[kind].elbo_, rtol=1e-8)
+
+
 def test_two_points_bear_pairs():
     data, y = friedman(200)
     model = AdditiveGPRegressor(n_inducing=2, terms=[..., (0, 1)], interactions=None).fit(data, y)
@@ -181,7 +197,10 @@ def test_few_features_have_their_points_with_few_rows():
 
 @pytest.mark.parametrize(
     ("information", "d", "expected"),
-    [(1, 2, 40), (1, 30, 33), (1, 60, 20), (0.25, 2, 40), (0.25, 3, 26), (0.25, 10, 10)],
+    [
+        *[(1, 2, 40), (1, 30, 33), (1, 50, 20), (1, 60, 16), (1, 200, 7)],
+        *[(0.25, 2, 40), (0.25, 3, 26), (0.25, 10, 10), (0.25, 100, 10), (0.25, 200, 7)],
+    ],
 )
 def test_number_of_points_falls_with_that_of_features_and_with_information(
     information, d, expected

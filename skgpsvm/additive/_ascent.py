@@ -11,6 +11,7 @@ from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._linalg import add_gram, mirror
+from .._memory import CHUNK_ROWS, LARGE_BLOCK, block_rows
 from .._optim import NOISE_BOUNDS, PARAMETER_BOUNDS, ROUND, FlatParameters
 from .._scoring import fisher_scoring
 from ..likelihoods._regression import observations
@@ -247,16 +248,26 @@ class AdditiveAscent(Stage):
 
     def _zeros(self, *latents):
         """Return zeros for Gram matrices of the columns, (..., r, r)."""
-        r = sum(part.shape[1] for part in self.basis(self.rows.take(slice(0))[0]))
+        r = self._n_columns()
         return self.rows.weights.new_zeros(*latents, r, r)
+
+    def _n_columns(self):
+        return sum(part.shape[1] for part in self.basis(self.rows.take(slice(0))[0]))
+
+    def _chunk_rows(self):
+        """Return the number of rows whose columns are in memory at a time."""
+        return min(CHUNK_ROWS, block_rows(self._n_columns(), LARGE_BLOCK))
 
     def _row_moments(self, posteriors, X, columns=None):
         """Return latent means and variances (b, c) at rows of the fit.
 
         ``columns`` are those of the basis at the rows, if they have been computed already.
         """
-        columns = self.basis(X) if columns is None else columns
-        return stacked_moments(posterior.row_marginals(columns) for posterior in posteriors)
+        if columns is not None:
+            return stacked_moments(posterior.row_marginals(columns) for posterior in posteriors)
+        parts = X.split(self._chunk_rows())
+        found = [self._row_moments(posteriors, part, self.basis(part)) for part in parts]
+        return tuple(map(torch.cat, zip(*found, strict=True)))
 
     def posteriors(self, state):
         """Return the `EffectsPosterior` of each latent."""
@@ -454,7 +465,7 @@ class GaussianAscent(AdditiveAscent):
 
     def _read(self):
         gram, cross, squares = self._zeros(), 0.0, 0.0
-        for index in self.rows.chunks():
+        for index in self.rows.chunks(self._chunk_rows()):
             X, y, weights = self.rows.take(index)
             columns = torch.cat(self.basis(X), 1)
             weighted = weights[:, None] * columns

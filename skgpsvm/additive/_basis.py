@@ -342,7 +342,7 @@ class AdditiveBasis:
             X, _, weights = rows.take(index)
             u = self.unit(X)
             polynomials = Chebyshev(self.size, u)
-            columns = [self.columns(polynomials, u, j) for j in range(u.shape[1])]
+            columns = (self.columns(polynomials, u, j) for j in range(u.shape[1]))
             own = [(weights[:, None] * T).T @ T for T in columns]
             own += [weights @ self._indicators(u, j) for j in self.tabled]
             totals = own if totals is None else [a + b for a, b in zip(totals, own, strict=True)]

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 
 from .._linalg import cholesky, identity_like
+from .._transfers import to_device
 
 _EPSILON = torch.finfo(torch.float64).eps
 
@@ -52,11 +53,15 @@ def _products(effects, sums):
     The third is the cross products (..., p); the fourth is (..., 1 + n_terms), summed as in
     `products`.
     """
-    sizes, coefs = [len(coef) for coef in effects.coefs], effects.coefs
+    coefs = effects.coefs
+    sizes, widths = zip(*(coef.shape for coef in coefs), strict=True)
 
     def of_features(array):
-        pairs = zip(array.split(sizes, -1), coefs, strict=True)
-        return torch.cat([part @ coef for part, coef in pairs], -1)
+        found = array.new_empty(*array.shape[:-1], sum(widths))
+        parts = zip(found.split(widths, -1), array.split(sizes, -1), coefs, strict=True)
+        for own, part, coef in parts:  # the product of one term at a time is in memory
+            own.copy_(part @ coef)
+        return found
 
     half = of_features(sums.gram)
     gram = zip(coefs, half.split(sizes, -2), strict=True)
@@ -162,23 +167,46 @@ class EffectsBound:
         """
         w, half, cov = self._weights[..., None], self._half, torch.cholesky_inverse(self._chol)
         rho = self._sums.cross[..., None] / self._var - half @ w
-        gradient, moves = self._gradient_and_moves(cov, rho[..., 0])
-        # Each C_i alpha is T times a column of V, plus the residual times an entry of s.
-        V = torch.cat([moves[name] for name in names]).permute(1, 2, 0)
-        s = torch.cat([rho.new_full((len(moves[name]),), name == "noise") for name in names])
-        of_weights = half.mT @ V
-        of_rows = V.mT @ (self._sums.gram @ V) / self._var
-        information = (of_rows - of_weights.mT @ cov @ of_weights).sum(0)
-        mixed = torch.outer((V.mT @ (rho - half @ (cov @ w))).sum((0, 2)), s)
+        gradient, moves = self._gradient_and_moves(cov, rho[..., 0], names)
+        # Each C_i alpha is T times a column of V, plus the residual for the noise. A column of V is
+        # zero outside the rows of the term that its hyperparameter belongs to.
+        ends = itertools.accumulate(len(coef) for coef in self.prior.coefs)
+        rows = [slice(end - len(A), end) for end, A in zip(ends, self.prior.coefs, strict=True)]
+        order = [key for own in moves.values() for key in own]
+        V = [(rows[place], torch.stack(list(own.values()), -1)) for place, own in moves.items()]
+
+        def of_moves(matrix):
+            """Return V^T times a matrix (c, r, ...)."""
+            none = matrix[..., :0, :]
+            return torch.cat([none, *(own.mT @ matrix[..., at, :] for at, own in V)], -2)
+
+        of_weights = of_moves(half)
+        of_rows = of_moves(of_moves(self._sums.gram).mT) / self._var
+        information = (of_rows - of_weights @ cov @ of_weights.mT).sum(0)
+        mixed = of_moves(rho - half @ (cov @ w)).sum((0, 2))
         square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)
         square = (square + (w.mT @ (self._gram - cov) @ w)[..., 0, 0]).sum()
-        return gradient, 0.5 * (information + mixed + mixed.T + square * torch.outer(s, s))
+        information = torch.cat([information, mixed[None]])
+        information = torch.cat([information, torch.cat([mixed, square[None]])[:, None]], 1)
+        order.append(("noise", 0))
+        places = {key: place for place, key in enumerate(order)}
+        wanted = [places[name, k] for name in names for k in range(len(gradient[name]))]
+        wanted = to_device(torch.tensor(wanted), w.device)
+        return gradient, 0.5 * information[wanted][:, wanted]
 
-    def _gradient_and_moves(self, cov, rho):
-        """Return derivatives of the bound, and the vectors v_i (k, c, r), by name."""
+    def _gradient_and_moves(self, cov, rho, names):
+        """Return derivatives of the bound by name, and the vectors v_i of lengths and variances.
+
+        Of the latter only the entries (c, r) in the rows of a term are returned, by its place, and
+        then by name and index.
+        """
         effects, sums, w = self.prior, self._sums, self._weights
         rows, sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
         by_gram = 0.5 * (self._by_log_dets(cov) - w[..., :, None] * w[..., None, :])
+        fit = (by_gram * self._gram).sum() + (self._cross * w).sum()
+        gradient = {"noise": 0.5 * (self._misfit - sums.weight).sum()[None] - fit}
+        if set(names) == {"noise"}:
+            return gradient, {}
         by_features = _plus_one(2 * by_gram).split(sizes, -1)
         targets = (sums.cross / self._var).split(rows, -1)
         halves, weights = self._half.split(rows, -2), w.split(sizes, -1)
@@ -186,16 +214,12 @@ class EffectsBound:
         by_coefs = [(half @ by).sum(0) + y.T @ own for half, by, y, own in parts]
         blocks = diagonal_blocks(sums.gram, rows)
         by_covs = [-0.5 / self._var * block.sum(0) for block in blocks]
-        gradient = {name: w.new_zeros(size) for name, size in effects.sizes.items()}
-        moves = {name: w.new_zeros(size, *rho.shape) for name, size in effects.sizes.items()}
-        own_weights, own_rho = w.T.split(sizes), rho.T.split(rows)
+        gradient |= {name: w.new_zeros(size) for name, size in effects.sizes.items()}
+        own_rho, moves = rho.split(rows, -1), {}
         for name, index, place, coef, cov in effects.derivatives():
-            gradient[name][index] += (by_coefs[place] * coef).sum() + (by_covs[place] * cov).sum()
-            move = coef @ own_weights[place] + effects.coefs[place] @ (coef.T @ own_rho[place])
-            moves[name][index].T.split(rows)[place].add_(move)
-        fit = (by_gram * self._gram).sum() + (self._cross * w).sum()
-        gradient["noise"] = 0.5 * (self._misfit - sums.weight).sum() - fit
-        moves["noise"] = w.new_zeros(1, *rho.shape)
+            gradient[name][index] = (by_coefs[place] * coef).sum() + (by_covs[place] * cov).sum()
+            move = weights[place] @ coef.T + (own_rho[place] @ coef) @ effects.coefs[place].T
+            moves.setdefault(place, {})[name, index] = move
         return gradient, moves
 
 

@@ -97,10 +97,10 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         ``batch_size`` is None.
     n_inducing : int, "auto" or None, default="auto"
         Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d
-        or, if that is less, the larger of n / 64 and n / 8d; but at least 20 and at most 40. With n
-        rows, the number is limited to the largest of n / 16, n / 2d and 10. The inducing points of
-        a feature with fewer distinct values are these values. None takes every value of every
-        feature, for a few hundred rows.
+        or, if that is less, the larger of n / 64 and n / 8d; but at most 40, and at least 10 with
+        up to 100 features and 7 with more. With n rows, the number is limited to the largest of
+        n / 16, n / 2d and 10. The inducing points of a feature with fewer distinct values are these
+        values. None takes every value of every feature, for a few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
         Number of inducing points per axis of the grid of a pair; at most half the square root of
         the number of rows, or 5 if that is more. "auto" starts at 8, and has at most a quarter of

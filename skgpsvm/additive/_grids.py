@@ -99,8 +99,9 @@ class Grids:
         each = DEFAULTS.all_auto_points // max(n_varying, 1)
         by_rows = _points_of_rows(self.information * rows.n_rows, n_varying)
         most = min(each, by_rows, DEFAULTS.max_auto_points)
-        # Effects that rows tell less of are learned less finely.
-        return max(round(DEFAULTS.min_auto_points * self.information**0.5), most)
+        # Effects that rows tell less of are learned less finely, and so are many effects.
+        least = round(DEFAULTS.min_auto_points * self.information**0.5)
+        return max(min(least, max(each, DEFAULTS.wide_auto_points)), most)
 
     def _most_in_pairs(self, rows):
         """Return the maximum number of inducing points of each feature of a pair by default."""

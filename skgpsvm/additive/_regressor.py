@@ -123,9 +123,10 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         the same reason, weights with a mean above 2 are normalized to mean 1.)
     n_inducing : int, "auto" or None, default="auto"
         Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d,
-        but at least 20 and at most 40. With n rows, the number is limited to the largest of n / 16,
-        n / 2d and 10. The inducing points of a feature with fewer distinct values are these values.
-        None takes every value of every feature, for a few hundred rows.
+        but at most 40, and at least 20 with up to 50 features and 7 with more. With n rows, the
+        number is limited to the largest of n / 16, n / 2d and 10. The inducing points of a feature
+        with fewer distinct values are these values. None takes every value of every feature, for a
+        few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
         Number of inducing points per axis of the grid of a pair; at most half the square root of
         the number of rows, or 5 if that is more. "auto" starts at 8. If a length scale is near the

@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 
-from .._data import CHUNK_ROWS
 from .._linalg import add_grams, mirror
 from .._optim import PARAMETER_BOUNDS
 from ._ascent import AdditiveAscent, AdditiveState
@@ -262,7 +261,8 @@ class SiteAscent(AdditiveAscent):
         """
         share = 1.0 if index is None else self.rows.scale_of(index)
         sites, gram, parts = self._sites.at(noise), self._zeros(self._sites.n_latents), None
-        for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
+        size = self._chunk_rows()
+        for chunk in self.rows.chunks(size) if index is None else index.split(size):
             X, y, weights = self.rows.take(chunk)
             columns = self.basis(X)
             T, moments = torch.cat(columns, 1), row_moments(X, columns)
