@@ -359,7 +359,7 @@ def test_share_and_noise_maximize_the_density_of_held_out_rows(slope):
     y = 1.0 + slope * (mean - 1.0) + 0.3 * rng.normal(size=(200, 1))
     weights = rng.uniform(0.5, 2.0, 200)
     sweeps = sweeps_of(Gaussian([0.25]), X, Y, noise_bounds=WIDE)
-    moments = tuple(map(t64, (y, weights, mean, var)))
+    moments = tuple(map(t64, (mean, var, y, weights)))
     center = np.average(y[:, 0], weights=weights)
 
     def loss(parameters):

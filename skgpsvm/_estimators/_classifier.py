@@ -212,48 +212,37 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         likelihood = self._make_likelihood().at(parameters).likelihood
         return {"thresholds_": likelihood.thresholds.numpy()} if len(parameters) else {}
 
-    def _earlier_tempering(self, streamed):
-        """Return the `Tempering` from which the power of a fit is learned.
-
-        It summarizes the rows of earlier calls if ``streamed``. With ``optimizer=None`` it has the
-        power of the kernel that a warm start keeps.
-        """
-        if streamed:
-            return self._tempering
-        if self.optimizer is None:
-            return replace(self._tempering, loss=0.0, weight=0.0)
-        return Tempering()
-
     def _log_p_of(self, mean, var, parameters=()):
         """Return log probabilities (n, n_classes) under the likelihood at latent moments (n, c)."""
         likelihood = self._make_likelihood().at(parameters).likelihood
         return LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
 
-    def _tempered(self, log_p, targets, weights, *, streamed=False):
+    def _tempered(self, log_p, targets, weights, *, earlier=None, streamed=False):
         """Return the fitted attributes that predictions of rows without them determine.
 
-        The log probabilities (n, n_classes) are not yet raised to the power. If ``streamed``, the
-        rows come in addition to earlier ones.
+        The log probabilities (n, n_classes) are not yet raised to the power, which is learned from
+        a `Tempering` ``earlier``. If ``streamed``, that is the present one, and the rows come in
+        addition to its rows. With ``optimizer=None`` the power stays.
         """
-        earlier, learns = self._earlier_tempering(streamed), self.optimizer is not None
+        learns = getattr(self, "optimizer", "auto") is not None
+        if streamed:
+            earlier = self._tempering
+        elif earlier is None:
+            earlier = Tempering() if learns else replace(self._tempering, loss=0.0, weight=0.0)
         found = earlier.updated(log_p, targets, weights, learns=learns)
-        return self._of_tempering(found, log_p, targets, weights, streamed)
-
-    def _of_tempering(self, found, log_p, targets, weights, streamed=False):
-        """Return the fitted attributes of a `Tempering` that was found, see `_tempered`."""
         log_p = tempered(log_p, found.power, found.log_frequencies)
         scores = self._scores(log_p, targets, weights, streamed)
         return {"_tempering": found, "temperature_": found.power, "_left_out": scores}
 
-    def _tempering_of_learning(self, left_out):
-        """Return the fitted attributes of the power that was learned with the hyperparameters.
+    def _tempering_of_learning(self, left_out, earlier=None):
+        """Return `_tempered` attributes of latent moments without the rows, targets and weights.
 
-        Without `left_out` nothing was learned, and the earlier power is kept.
+        Without ``left_out`` nothing was learned, and the present power is kept.
         """
         if left_out is None:
             return {"temperature_": self._tempering.power}
         mean, var, *rest = left_out
-        return self._tempered(self._log_p_of(mean, var), *rest)
+        return self._tempered(self._log_p_of(mean, var), *rest, earlier=earlier)
 
     def _scores(self, log_p, targets, weights, streamed=False):
         """Return the `LeftOut` log losses of at most 3,000 rows, earlier ones included."""

@@ -361,9 +361,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
             return found
         targets, mean, var, weights = search.ascent.left_out(search.state)
         rest = self._log_p_of(mean, var, search.state.noise), targets, weights
-        tempering = Tempering.of_prior(DEFAULTS.power_spread).updated(*rest)
-        found |= self._of_tempering(tempering, *rest)
-        return found | {"loo_log_loss_": tempering.log_loss}
+        found |= self._tempered(*rest, earlier=Tempering.of_prior(DEFAULTS.power_spread))
+        return found | {"loo_log_loss_": found["_tempering"].log_loss}
 
     def _of_noise(self, noise):
         return super()._of_noise(noise) | self._likelihood_attributes(noise)

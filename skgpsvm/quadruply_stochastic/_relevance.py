@@ -201,14 +201,14 @@ class RelevanceSweeps(Stage):
         return -(state.loss + kl.sum()).item()
 
     def moments(self, state, rows):
-        """Return targets, weights, and latent means and variances (b, c) of other rows."""
+        """Return latent means and variances (b, c), targets and weights of other rows."""
         parts = []
         for index in rows.chunks(self._chunk_rows(state)):
             X, y, weights = rows.take(index)
             values = self._bases(state).values(X).double()
             y = y.double() if y.is_floating_point() else y
             moments = values @ state.coef.T, self._variances(state, values)
-            parts.append((y, weights.double(), *moments))
+            parts.append((*moments, y, weights.double()))
         return rows.collect(*map(torch.cat, zip(*parts, strict=True)))
 
     def held_out_fit(self, noise, moments, *, shrinks=False):
@@ -225,7 +225,7 @@ class RelevanceSweeps(Stage):
         moments : tuple of tensors
             See `moments`.
         """
-        y, weights, mean, var = moments
+        mean, var, y, weights = moments
         share = mean.new_ones(mean.shape[1])
         if self._noise_bounds is None:
             likelihood = self._sites.at(noise).likelihood

@@ -16,7 +16,6 @@ from ._rvm_training import (
     is_learned,
     rvm_attributes,
     take_rvm_steps,
-    tempered_attributes,
 )
 
 
@@ -195,7 +194,6 @@ class QSRVMClassifier(GPClassifier):
         return take_rvm_steps(self, problem, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        return {
-            **rvm_attributes(self, models, summaries),
-            **tempered_attributes(self, summaries[0].left_out),
-        }
+        left_out, prior = summaries[0].left_out or (None, None)
+        found = rvm_attributes(self, models, summaries)
+        return found | self._tempering_of_learning(left_out, prior)

@@ -141,7 +141,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
             *_, moments = fits.predict_folds(start, folds, "calibration", estimator.max_iter)
             n_classes = len(estimator.classes_)
             labels = rows.collect(rows.targets, rows.weights)
-            left_out = Tempering.to_frequencies(n_classes, *labels), moments
+            left_out = moments, Tempering.to_frequencies(n_classes, *labels)
 
     def evaluate(state):
         # The ELBO is that of the noise and the weights before they are calibrated.
@@ -179,10 +179,7 @@ class RelevanceFits:
         return sweeps, sweeps.init(given["theta"], given["noise"], functions)
 
     def predict_fold(self, start, fold, name, max_sweeps=_CV_SWEEPS):
-        """Return sweeps on a fold's training rows, their noise, and moments of the held-out rows.
-
-        See `RelevanceSweeps.moments`.
-        """
+        """Return sweeps on a fold, their noise, and `RelevanceSweeps.moments` of held-out rows."""
         training_rows, held_out_rows = fold
         tol = 0.0 if self.noise_bounds is None else _FOLD_TOL
         sweeps, state = self.initialize(start, training_rows, tol)
@@ -271,19 +268,6 @@ def _limits(solver, model, given, noise_bounds):
         return None
     limits = torch.cat([theta, noise if noise_bounds is None else noise_bounds.expand_as(noise)])
     return limits if len(limits) else None
-
-
-def tempered_attributes(estimator, left_out):
-    """Return the fitted attributes of a classifier that held-out rows determine, a dict.
-
-    ``left_out`` has the `Tempering` before any rows, and moments; without it nothing was learned.
-    """
-    if left_out is None:
-        return {"temperature_": estimator._tempering.power}
-    prior, (targets, weights, mean, var) = left_out
-    log_p = estimator._log_p_of(mean, var)
-    tempering = prior.updated(log_p, targets, weights)
-    return estimator._of_tempering(tempering, log_p, targets, weights)
 
 
 def rvm_attributes(estimator, models, summaries):
