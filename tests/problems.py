@@ -16,6 +16,7 @@ from skgpsvm import DecoupledGPRegressor, _bases
 from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._data import WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
+from skgpsvm._inference import decoupled, exact
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._inference.decoupled import DecoupledInference
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
@@ -224,9 +225,9 @@ def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):
 
 
 def set_constants(monkeypatch, **values):
-    """Set fields of `DecoupledInference.defaults`."""
-    defaults = replace(DecoupledInference.defaults, **values)
-    monkeypatch.setattr(DecoupledInference, "defaults", defaults)
+    """Set fields of the ``DEFAULTS`` of `DecoupledInference` and `ExactInference`."""
+    for module in (decoupled, exact):
+        monkeypatch.setattr(module, "DEFAULTS", replace(module.DEFAULTS, **values))
 
 
 def given(kernel, Z, **parameters):

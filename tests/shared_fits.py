@@ -36,7 +36,7 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm._inference.exact import ExactInference
+from skgpsvm._inference.decoupled import DEFAULTS
 from skgpsvm.solvers import (
     CoordinateAscent,
     InterleavedEP,
@@ -219,11 +219,11 @@ FITS["additive, sources"] = AdditiveGPRegressor(interactions=None, **TABLE), 0, 
 FITS["svgp, sources"] = FITS["svgp"]
 # Limits of sizes, lowered so that these few rows exceed them, and numbers of sweeps in the
 # cross-validation of relevance vector machines, where ranks exchange sums most often.
-FEW_FACTORED = replace(ExactInference.defaults, factored_rows=50, landmarks=20)
+FEW_FACTORED = replace(DEFAULTS, factored_rows=50, landmarks=20)
 FEW_SWEEPS = "skgpsvm.quadruply_stochastic._rvm_training._CV_SWEEPS", 3
 LIMITS = {
     "decoupled, panels": ("skgpsvm._bases._MAX_SQUARE", 20),
-    "decoupled, Nystroem": ("skgpsvm._inference.exact.ExactInference.defaults", FEW_FACTORED),
+    "decoupled, Nystroem": ("skgpsvm._inference.exact.DEFAULTS", FEW_FACTORED),
     **{name: FEW_SWEEPS for name in FITS if name.startswith("rvm")},
 }
 QS_STEPS = {"n_basis": 100, "random_state": 0, "max_iter": 8, "optimizer": None}

@@ -53,6 +53,9 @@ class Defaults:
     landmarks: int = 1000
 
 
+DEFAULTS = Defaults()
+
+
 @dataclass(kw_only=True)
 class DecoupledState(PCGState):
     """State of `DecoupledInference`; ``means`` (n, c) are those of the last sites."""
@@ -123,8 +126,6 @@ class DecoupledInference(Stage):
     Source: Cheng and Boots (2017), eq. 7, collapsed; Rudi et al. (2017) for the preconditioner;
     Strakoš and Tichý (2002) for the gain of past iterations, which is most of what was left.
     """
-
-    defaults = Defaults()
 
     def __init__(self, likelihood, basis, bases, rows, index, tol, row_shares=None):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
@@ -220,7 +221,7 @@ class DecoupledInference(Stage):
         size = state.advance(product, precondition)
         state.n_inner += 1
         if not self.conjugate:
-            state.stale = state.relative_residual() < self.defaults.inner_tol
+            state.stale = state.relative_residual() < DEFAULTS.inner_tol
             return
         gains = 0.5 * size * norm
         state.objective += gains[: self.likelihood.n_latents].sum().item()
@@ -284,10 +285,8 @@ class DecoupledInference(Stage):
 
     def _dense_pays(self, state):
         """Return whether passes have taken as long as the dense system matrix would."""
-        possible = (
-            self.conjugate and not state.dense and self.bases.size <= self.defaults.dense_bases
-        )
-        return possible and state.n_inner * self.defaults.gram_speed >= self.bases.size
+        possible = self.conjugate and not state.dense and self.bases.size <= DEFAULTS.dense_bases
+        return possible and state.n_inner * DEFAULTS.gram_speed >= self.bases.size
 
     def _unsolved(self, state):
         """Return the larger of the relative residual and the remaining gain, nats per row."""
@@ -295,8 +294,8 @@ class DecoupledInference(Stage):
 
     def _recent_gain(self, state, gains):
         """Record the gains (q, 1) of an iteration; return those of the last ten, nats per row."""
-        state.gains = [*state.gains, gains][-self.defaults.delay :]
-        enough = len(state.gains) == self.defaults.delay
+        state.gains = [*state.gains, gains][-DEFAULTS.delay :]
+        enough = len(state.gains) == DEFAULTS.delay
         return self._max_per_row(sum(state.gains)) if enough else math.inf
 
     def _max_per_row(self, columns):
@@ -332,7 +331,7 @@ class DecoupledInference(Stage):
             if value < state.best - _ROUNDING * abs(value):
                 state.restore(state.accepted)
                 state.step_scale /= 2
-                if state.step_scale < self.defaults.min_step_scale:
+                if state.step_scale < DEFAULTS.min_step_scale:
                     state.change = 0.0
                 self._update_sites(state, again=True)
                 return
@@ -344,7 +343,7 @@ class DecoupledInference(Stage):
             state.root = roots(gram)
         state.n_updates += 1
         state.stale = False
-        if state.index_precisions is None or state.n_inner > self.defaults.inner_iterations:
+        if state.index_precisions is None or state.n_inner > DEFAULTS.inner_iterations:
             precisions = self.index_precisions(state)
             precisions = precisions.mean(0, keepdim=True) if self.conjugate else precisions
             state.index_precisions, self._preconditioners = precisions, None

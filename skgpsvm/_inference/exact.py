@@ -8,7 +8,7 @@ import torch
 from .._bases import KernelBases
 from .._linalg import cholesky
 from .._panels import PanelCholesky
-from .decoupled import DecoupledInference, covariance_kl, features
+from .decoupled import DEFAULTS, DecoupledInference, covariance_kl, features
 from .pcg import PCGState
 
 
@@ -95,7 +95,7 @@ class ExactInference(DecoupledInference):
 
     def _precondition(self, state, residual):
         if self._preconditioners is None:
-            dense = self.rows.n_rows <= self.defaults.factored_rows
+            dense = self.rows.n_rows <= DEFAULTS.factored_rows
             make = self._exact_inverses if dense else self._nystroem_inverses
             self._preconditioners = make(state.weight)
         pairs = zip(self._preconditioners, residual, strict=True)
@@ -127,7 +127,7 @@ class ExactInference(DecoupledInference):
         identity gives :math:`W - W B^\top (I + B W B^\top)^{-1} B W`. Each rank has the columns of
         B of its own rows.
         """
-        every = -(-self.rows.n_rows // self.defaults.landmarks)
+        every = -(-self.rows.n_rows // DEFAULTS.landmarks)
         landmarks = KernelBases(self.bases.kernel, self.bases.theta, self.bases.points[::every])
         none = weights.new_zeros(1, landmarks.size)
         low_rank = torch.cat(
