@@ -20,7 +20,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.additive import _ascent, _ascents, _exact_learning, _search
+from skgpsvm.additive import _ascent, _ascents, _exact_learning, _search, _terms
 from skgpsvm.additive._ascent import GaussianAscent
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._defaults import DEFAULTS
@@ -631,6 +631,19 @@ def test_points_that_lose_nothing_are_kept(interactions):
     )
     assert np.abs(mean - mean_rows).max() < 0.1
     assert_allclose(std, std_rows, rtol=0.005)
+
+
+@pytest.mark.parametrize(("interactions", "n_pairs"), [("auto", 1), (2, 2)])
+def test_fits_that_keep_points_have_their_limit_of_pairs(interactions, n_pairs, monkeypatch):
+    for module in (_search, _terms):
+        monkeypatch.setattr(module, "DEFAULTS", replace(DEFAULTS, pairs=1))
+    rng = np.random.default_rng(0)
+    data = rng.random((500, 4))
+    first, second, third, fourth = data.T - 0.5
+    y = 16 * first * second + 12 * third * fourth + 0.3 * rng.normal(size=500)
+    model = AdditiveGPRegressor(interactions=interactions, random_state=0).fit(data, y)
+    assert model.sparse_
+    assert sum(len(term) == 2 for term in model.terms_) == n_pairs
 
 
 @pytest.mark.parametrize("changes", [{"points_loss": -np.inf}, {"smooth_rows": 501}])

@@ -241,6 +241,8 @@ class TermSearch:
             (self.ascent, self.state, self.make_ascent), self.curve = exact, curve
             return False
         self.exact, self.kernels = False, smooth
+        if self.most == math.inf:
+            self.most = DEFAULTS.pairs
         return True
 
     def _add(self, pairs, stage):
