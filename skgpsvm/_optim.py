@@ -253,33 +253,16 @@ def by_autograd(objective):
     return value_and_gradient
 
 
-def maximize_density(log_density, weights, start, bounds, log_prior=None, least_gain=0.0):
+def maximize_density(log_density, weights, start, bounds, log_prior=None):
     """Return the parameters under which weighted rows are most likely, and the log density there.
 
     It sets the noise, and a correction of the predictions, by rows that were held out.
-
-    Parameters
-    ----------
-    log_density : callable
-        Takes parameters (k,) to the log density of each row, (n,).
-    weights : Tensor of shape (n,)
-    start : Tensor of shape (k,)
-        Float64.
-    bounds : Tensor of shape (k, 2)
-    log_prior : callable, optional
-        Takes parameters to a scalar tensor, which is added to the weighted sum over rows.
-    least_gain : float
-        Stop after the first step that gains less than this, nats.
-
-    Returns
-    -------
-    best : Tensor of shape (k,)
-    value : float
-        Log density, nats, with the log prior.
+    ``log_density`` takes parameters (k,) to the log density of each row, (n,), and ``log_prior`` to
+    a scalar tensor, which is added to the weighted sum over rows.
     """
 
     def objective(parameters):
         value = weights @ log_density(parameters)
         return value if log_prior is None else value + log_prior(parameters)
 
-    return lbfgs(by_autograd(objective), start, bounds, _MAX_STEPS, least_gain)
+    return lbfgs(by_autograd(objective), start, bounds, _MAX_STEPS)

@@ -25,8 +25,6 @@ _PER_WEIGHT_CHANGE = 1.0
 # The same limit, as a multiple of the least change, if that is higher: with many rows.
 _PER_WEIGHT_FACTOR = 10.0
 _MIN_SHARE = 1e-14
-# Of a step of the noise of held-out rows, nats; folds that are compared are alike within one nat
-_MIN_GAIN_OF_NOISE = 1e-2
 
 
 class BiasedDictionary(Dictionary):
@@ -242,8 +240,7 @@ class RelevanceSweeps(Stage):
             share[:, None] * share.new_tensor([0 if shrinks else 1, 1]),
         ]
         start = torch.cat([noise, share])
-        options = {"least_gain": 0.0 if shrinks else _MIN_GAIN_OF_NOISE}
-        best, _ = maximize_density(densities, weights, start, torch.cat(bounds), **options)
+        best, _ = maximize_density(densities, weights, start, torch.cat(bounds))
         return HeldOutFit(densities(best), weights, *best.split(sizes), center)
 
     # Parts of a sweep
