@@ -1,8 +1,6 @@
 """Covariances of the quadruply stochastic steps: running sums over minibatches.
 
-They have one interface. Their fields of `StochasticState` are set by ``init``, prepared for a pass
-by ``prepare``, multiplied by ``rescale`` where rows are added, and extended by ``update``, which
-returns the latent variances at a minibatch. Sums stand for all rows.
+They have one interface, which `NystroemSum` describes. Sums stand for all rows.
 """
 
 from dataclasses import dataclass, replace
@@ -78,27 +76,20 @@ class ChevronSum:
     n_dense: int
 
     def at(self, bases, basis):
-        """Return the covariance at other hyperparameters."""
         return replace(self, bases=bases)
 
     def init(self, state):
-        """Set the fields of the prior."""
         M, zeros = self.bases.size, state.coef.new_zeros
         state.data, state.counts = zeros(len(state.mean_precision), M), zeros(M)
 
     def prepare(self, state):
-        """Do nothing: variances are computed from the sums."""
+        pass  # variances are computed from the sums
 
     def rescale(self, state, share, n_summed):
-        """Multiply the sums by a share; they are then means over so many minibatches."""
         state.data = share * state.data
         state.counts = n_summed / max(state.n_summed, 1) * state.counts
 
     def update(self, state, X, estimates, precision, min_weight, sum_over_ranks):
-        """Add a minibatch, with this least weight; return latent variances (b, c) at its rows.
-
-        See `NystroemSum.update`.
-        """
         squares = [precision.T @ each.values.square().double() for each in estimates.draws]
         for each, new in zip(estimates.draws, sum_over_ranks(*squares), strict=True):
             at = each.coordinates
@@ -131,12 +122,10 @@ class ChevronSum:
         return torch.where(index < k, dense[:, index.clamp_max(max(k - 1, 0))], diag)
 
     def posterior(self, state):
-        """Return the covariance by field of the fitted model."""
         c, k = len(state.mean_precision), self.n_dense
         columns = state.coef[c:].view(c, k, self.bases.size).mT.contiguous()
         return {"diag": self.diag(state), "columns": columns}
 
     def kl(self, state):
-        """Return the covariance's part of the divergence from the prior, in nats."""
         zero = state.coef.new_zeros(len(state.mean_precision), self.bases.size)
         return WeightPosterior(self.bases, zero, **self.posterior(state)).kl().item()

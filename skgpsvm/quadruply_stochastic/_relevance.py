@@ -119,23 +119,10 @@ class RelevanceSweeps(Stage):
     for each latent by itself. It then solves for the means and the covariance. Finally, a pass over
     the rows updates the quadratic bound on the likelihood.
 
-    Parameters
-    ----------
-    sites : LikelihoodSites
-    kernel : TorchKernel
-    rows : WeightedDataset
-    mean_field : bool
-        Whether the posterior of the weights is independent.
-    threshold : float
-        Prior precision above which a function is irrelevant.
-    tol : float
-        Change of the bound, in nats per row, below which sweeps have converged.
-    noise_bounds : Tensor of shape (c, 2) or (1, 2), optional
-        Bounds of the noise's logarithm, which may be shared by all latents. Without bounds the
-        noise is fixed.
+    Functions whose prior precision is above ``threshold`` are irrelevant. Sweeps have converged if
+    the bound changes by less than ``tol``, nats per row. ``noise_bounds`` (c, 2), or (1, 2) for all
+    latents, are bounds of the noise's logarithm; without them the noise is fixed.
 
-    Notes
-    -----
     Source: Evans and Nair, sections 3 and 4; Tipping (2001) for the fixed point; Tipping and Faul
     (2003) for single weights.
 
@@ -216,12 +203,8 @@ class RelevanceSweeps(Stage):
         fit single rows make its means too large. Where the noise is fixed, nothing is learned, and
         the share is only where ``shrinks`` is true.
 
-        Parameters
-        ----------
-        noise : Tensor of shape (s,)
-            Where the logarithms of the noise start.
-        moments : tuple of tensors
-            See `moments`.
+        ``noise`` (s,) has the logarithms of the noise to start from, and ``moments`` are as of
+        `moments`.
         """
         mean, var, y, weights = moments
         share = mean.new_ones(mean.shape[1])
@@ -273,7 +256,7 @@ class RelevanceSweeps(Stage):
     def _noise(self, state):
         """Return the logarithms of the noise that maximizes the bound."""
         total = state.deviation
-        if self._is_gaussian():
+        if self._sites.conjugate:
             total = total + self._noise_unit(state) * state.gamma.sum(1)
         if len(state.noise) == 1:
             total = total.mean(0, keepdim=True)
@@ -361,7 +344,7 @@ class RelevanceSweeps(Stage):
                     total += (w[:, None] * values).T @ values
             if self._noise_bounds is not None:
                 absolute = auxiliary.clamp_min(0).sqrt()  # rounding may make it negative
-                each = (y - mean).square() if self._is_gaussian() else absolute
+                each = (y - mean).square() if self._sites.conjugate else absolute
                 deviation += (weights * each).sum(0)
         linear, deviation, loss = self._rows.sum(linear, deviation, loss)
         if is_new:
@@ -413,9 +396,6 @@ class RelevanceSweeps(Stage):
         the time of a fit by six.
         """
         return not isinstance(self._sites.likelihood, Logistic)
-
-    def _is_gaussian(self):
-        return self._sites.conjugate
 
     def _noise_unit(self, state):
         """Return the factor (c,) of the site precisions in the sums over rows."""

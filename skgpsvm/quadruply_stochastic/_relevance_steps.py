@@ -38,15 +38,9 @@ class RelevanceSteps(StochasticSteps):
     Steps of "sgd" are scaled by the posterior variances :math:`1 / (d + s)`, since precisions range
     over many orders of magnitude.
 
-    Parameters
-    ----------
-    likelihood, bases, basis, rows, options, generator, limits
-        See `StochasticSteps`; the bases are a `BiasedDictionary`.
-    threshold : float
-        Prior precision above which a function is irrelevant.
+    Functions whose precision is above ``threshold`` are irrelevant. The bases are a
+    `BiasedDictionary`; the other arguments are those of `StochasticSteps`.
 
-    Notes
-    -----
     Source: Evans and Nair, section 4.
     """
 
@@ -77,9 +71,8 @@ class RelevanceSteps(StochasticSteps):
     def _inverse_scale(self, state, at):
         if self._options.adagrad:
             return 1.0
-        return with_columns(
-            1 / (state.data[:, at] + state.precisions[:, at]), self._covariance.n_dense
-        )
+        variances = 1 / (state.data[:, at] + state.precisions[:, at])
+        return with_columns(variances, self._covariance.n_dense)
 
     def _support_products(self, state):
         # Some of the functions stand for all. Those that no step has drawn have no running sum yet.
@@ -120,10 +113,8 @@ class RelevanceSteps(StochasticSteps):
         diag = self._covariance.diag(state, new)
 
         def pruned(part, on_diagonal):
-            columns, more = (
-                part[c:].view(c, k, part.shape[1]),
-                part.new_zeros(c, len(new), part.shape[1]),
-            )
+            columns = part[c:].view(c, k, part.shape[1])
+            more = part.new_zeros(c, len(new), part.shape[1])
             more[:, range(len(new)), new] = on_diagonal
             columns = torch.cat([columns[:, dense], more], 1).flatten(0, 1)
             return torch.cat([part[:c], columns])[:, kept]

@@ -1,5 +1,7 @@
 """Quadruply stochastic training: steps whose cost does not depend on rows or basis functions."""
 
+import math
+
 import torch
 
 from .._collapsed import JITTER
@@ -43,23 +45,12 @@ class StochasticSteps(Stage):
     the inducing points. Otherwise the running sum is the diagonal of a chevron, whose dense columns
     take gradient steps as the mean does. A logarithmic barrier keeps their diagonal positive.
 
-    Parameters
-    ----------
-    likelihood : LikelihoodSites
-    bases : MeanBases
-    basis : WhitenedBasis
-        Features of the "nystroem" covariance.
-    rows : WeightedDataset
-    options : StepOptions
-    generator : torch.Generator
-    limits : Tensor of shape (t + s, 2), optional
-        Bounds of theta and of the logarithms of the noise. If given, both are learned by Adam, with
-        a step every 10 minibatches after the first tenth of all steps. Between these steps all
-        estimates use the same hyperparameters. The control variates use those of some steps ago,
-        since to renew them takes all basis functions.
+    ``basis`` has the features of the "nystroem" covariance. ``limits`` (t + s, 2) are bounds of
+    theta and of the logarithms of the noise. If given, both are learned by Adam, with a step every
+    10 minibatches after the first tenth of all steps. Between these steps all estimates use the
+    same hyperparameters. The control variates use those of some steps ago, since to renew them
+    takes all basis functions.
 
-    Notes
-    -----
     Source: Evans and Nair, sections 3 and 4. Departs from the source: by default the linear term is
     split, the control variate interpolates, and steps have a constant size with an average.
     """
@@ -75,7 +66,9 @@ class StochasticSteps(Stage):
         self._n_sampled = min(options.n_sampled, bases.n_units)
         # Steps of Adam between renewals of the control variates. A renewal then costs no more than
         # the minibatches between.
-        self._renewal_interval = max(-(-bases.n_units // (_ADAM_EVERY * self._n_sampled or 1)), 1)
+        self._renewal_interval = (
+            math.ceil(bases.n_units / (_ADAM_EVERY * self._n_sampled or 1)) or 1
+        )
         self._fixed_precision = self.bound.fixed_precision and limits is None
         self._min_weight = 0.0 if self._fixed_precision else _MIN_WEIGHT
 
@@ -116,7 +109,12 @@ class StochasticSteps(Stage):
             zeros = state.coef.new_zeros(3, len(self._limits))
             state.hyper_gradient, state.adam_mean, state.adam_square = zeros
         self.bound = self._bound_at(state.noise)
-        self._rescale_covariance(state, state.n_seen if more else 0.0)
+        before, total = (state.n_seen if more else 0.0), self.rows.total_weight
+        # The covariance's sums stand for all rows. Those of rows before are means over their share
+        # of so many minibatches.
+        n_summed = before / total * math.ceil(self.rows.n_rows / self._options.batch_size)
+        self._covariance.rescale(state, (total + before) / (state.n_seen or 1.0), n_summed)
+        state.n_seen, state.n_summed = total + before, n_summed
         state.first_step = state.n_steps
         self._restart_average(state)
         state.auxiliary = self._initial_auxiliary(state)
@@ -203,10 +201,9 @@ class StochasticSteps(Stage):
             )
 
     def _restart_average(self, state):
-        """Start the average of the coefficients anew."""
         state.n_averaged = 0
         state.coef_sum = torch.zeros_like(state.coef_sum)
-        state.last_averaged = state.last_averaged * 0
+        state.last_averaged = torch.zeros_like(state.last_averaged)
 
     # Estimates
 
@@ -248,7 +245,7 @@ class StochasticSteps(Stage):
         return auxiliary
 
     def _optimal_auxiliary(self, y, f, var):
-        """Return the optimal auxiliary variables at two estimates of the latents."""
+        """Return the auxiliary variables at two estimates of the latents."""
         f_i, f_j = (each[:, : self.bound.n_latents] for each in f)
         return self.bound.auxiliary(y, 0.5 * (f_i + f_j), f_i * f_j + var)
 
@@ -364,19 +361,6 @@ class StochasticSteps(Stage):
         self._prepare(state)
         if is_renewal:
             state.at_support = self.bases.mean(state.support, state.coef)
-
-    # Covariance
-
-    def _rescale_covariance(self, state, before):
-        """Rescale the running covariance so that its rows so far count as a weight ``before``.
-
-        Its sums stand for all rows. They are means over the minibatches of so many of these rows.
-        """
-        total = self.rows.total_weight
-        n_batches = -(-self.rows.n_rows // self._options.batch_size)
-        n_summed, share = before / total * n_batches, (total + before) / (state.n_seen or 1.0)
-        self._covariance.rescale(state, share, n_summed)
-        state.n_seen, state.n_summed = total + before, n_summed
 
     # Coefficients
 
