@@ -34,36 +34,19 @@ _INIT_ROWS = 4096  # the head starts from the features of so many rows
 
 @dataclass
 class NetworkDesign:
-    """A network before it has weights: extractor, kernel and likelihood.
+    """A network before it has weights: extractor, kernel and likelihood."""
 
-    Attributes
-    ----------
-    module : callable or None
-        Extractor of features; None is the default one, on standardized features.
-    build : callable
-        Function that returns an untrained extractor.
-    row_shape : tuple of int
-        Shape of a row as the extractor takes it.
-    kernel : Kernel or None
-        Kernel of the features without its noise; None is a squared exponential, plus a constant
-        where training starts from a solved mean.
-    prior_variance : float
-        Initial variance of the squared exponential.
-    likelihood : SiteLikelihood
-    noise_bounds : tuple of two floats
-        Bounds of the logarithms of its parameters.
-    solved : tuple of str
-        Parameters of the head that training starts with solved, see `solve_head`. The others start
-        at the prior.
-    """
-
-    module: object
-    build: partial
-    row_shape: tuple
+    module: object  # extractor of features; None is the default one, on standardized features
+    build: partial  # returns an untrained extractor
+    row_shape: tuple  # of a row as the extractor takes it
+    # Kernel of the features without its noise; None is a squared exponential, plus a constant where
+    # training starts from a solved mean
     kernel: Kernel | None
-    prior_variance: float
+    prior_variance: float  # initial variance of the squared exponential
     likelihood: SiteLikelihood
-    noise_bounds: tuple
+    noise_bounds: tuple  # of two floats: bounds of the logarithms of the likelihood's parameters
+    # Parameters of the head that training starts with solved, see `solve_head`. The others start at
+    # the prior.
     solved: tuple
 
     @classmethod
@@ -99,16 +82,8 @@ class NetworkDesign:
     def initial(self, problem, rows, threshold, n_inducing):
         """Return a `HybridLatents` without weights, the initial network, and what its head is of.
 
-        The last is the ascent and the state that `solve_head` returns.
-
-        Parameters
-        ----------
-        problem : Problem
-        rows : WeightedDataset
-            Training rows, a part of those of the problem.
-        threshold : float
-            See `split`.
-        n_inducing : int
+        The last is the ascent and the state that `solve_head` returns. The ``rows`` are those of
+        the problem that are trained on; see `split` for the threshold.
         """
         seed, random_state = problem.seed, problem.random_state
         model = self.model(None, seed, threshold)

@@ -22,30 +22,12 @@ def solve_head(kernel, Z, likelihood, rows, noise_bounds, prior=None, names=HEAD
     where features explain nothing, and know the class frequencies or the noise of the targets.
     From a head at its prior, training fits single rows before it has learned these.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Kernel of the features, with its initial values.
-    Z : Tensor of shape (m, D)
-        Inducing points.
-    likelihood : SiteLikelihood
-        Hyperparameters are learned if it is a proper likelihood: the objective of a
-        pseudo-likelihood is no bound on the evidence.
-    rows : WeightedDataset
-        Rows of features in float64.
-    noise_bounds : tuple of two floats
-        Bounds of the logarithms of the likelihood's parameters.
-    prior : SignalPrior, optional
-        Prior of the hyperparameters.
-    names : tuple of str
-        Parameters of the head that are those of the solution; the others are those of the prior.
-
-    Returns
-    -------
-    head : dict of str to Tensor
-        Parameters by the names of `HEAD`.
-    ascent : CoordinateAscent
-    state : AscentState
+    ``kernel``, with its initial values, and the inducing points ``Z`` (m, D) are of the features,
+    which are the ``rows``, in float64. ``noise_bounds`` are of the logarithms of the likelihood's
+    parameters, and ``prior`` is a `SignalPrior` of theta. These are learned if the likelihood is a
+    proper one: the objective of a pseudo-likelihood is no bound on the evidence. The head is a dict
+    of tensors by the names of `HEAD`. Those among ``names`` are of the solution, others of the
+    prior.
     """
     given = {"theta": torch.tensor(kernel.theta), "noise": likelihood.parameters(), "Z": Z}
     given = {name: value.to(rows.device) for name, value in given.items()}

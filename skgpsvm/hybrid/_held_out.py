@@ -21,27 +21,13 @@ _PRIOR_ROWS = 20.0
 
 
 def split(rows, share, salt, threshold):
-    """Split rows into training and held-out rows.
+    """Return training rows, held-out rows or None, and the largest hash of the latter.
 
     A row is held out by the hash of its features and target in single precision, so that a warm
     start holds out the rows of the first fit, whatever other rows it has and whatever its
-    ``dtype``. One row of each class is always a training row.
-
-    Parameters
-    ----------
-    rows : WeightedDataset
-    share : float
-        Share of the rows to hold out in a first fit.
-    salt : int
-        Seed of the hashes.
-    threshold : float or None
-        Rows with hashes up to this are held out; None in a first fit, which chooses it.
-
-    Returns
-    -------
-    training : WeightedDataset
-    held_out : WeightedDataset or None
-    threshold : float
+    ``dtype``. One row of each class is always a training row. A first fit, whose ``threshold`` is
+    None, holds out a ``share`` of the rows; later ones those with hashes up to the threshold.
+    ``salt`` is the seed of the hashes.
     """
     if threshold is None and not share:
         threshold = _NONE_HELD
@@ -91,14 +77,7 @@ def _content_hashes(rows, salt):
 
 
 class LatentMoments(NamedTuple):
-    """Latent moments at held-out rows, in float64.
-
-    Attributes
-    ----------
-    mean, var : Tensor of shape (n, c)
-    targets : Tensor of shape (n,) or (n, t)
-    weights : Tensor of shape (n,)
-    """
+    """Latent moments (n, c) at held-out rows, in float64, with targets and weights."""
 
     mean: torch.Tensor
     var: torch.Tensor
@@ -108,19 +87,14 @@ class LatentMoments(NamedTuple):
 
 def latent_moments(network, rows):
     """Return the `LatentMoments` of a network at the rows of all ranks."""
-    with raise_on_all_ranks():
-        own = _own_moments(network, rows)
-    return LatentMoments(*rows.collect(*own))
-
-
-def _own_moments(network, rows):
     parts = []
-    with torch.no_grad():
+    with raise_on_all_ranks(), torch.no_grad():
         for index in rows.chunks(chunk_rows(rows.X)):
             X, targets, weights = rows.take(index)
             parts.append((*network.marginals(X), targets, weights))
     mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))
-    return mean.double(), var.double(), targets, weights.double()
+    own = mean.double(), var.double(), targets, weights.double()
+    return LatentMoments(*rows.collect(*own))
 
 
 class HeldOutCriterion(ABC):
@@ -129,49 +103,24 @@ class HeldOutCriterion(ABC):
     def informed(self, ascent, state):
         """Return the criterion with what training rows tell before the network is trained.
 
-        Parameters
-        ----------
-        ascent : CoordinateAscent
-            Ascent on the initial features, which do not know the targets.
-        state : AscentState
+        ``ascent`` and ``state`` are on the initial features, which do not know the targets.
         """
         return self
 
     @abstractmethod
     def losses(self, network, moments):
-        """Return the validation losses that early stopping compares.
+        """Return the validation losses that early stopping compares, a list, nats per row.
 
-        Parameters
-        ----------
-        network : HybridNetwork
-        moments : LatentMoments
-
-        Returns
-        -------
-        losses : list of float
-            In nats per row. The weights with the lowest first loss are kept; training goes on
-            while any of the losses falls.
+        The weights with the lowest first loss are kept; training goes on while any loss falls.
         """
 
     @abstractmethod
     def summary(self, network, moments):
-        """Return what the fitted attributes need of the held-out rows.
-
-        Parameters
-        ----------
-        network : HybridNetwork
-        moments : LatentMoments or None
-            None where no rows are held out.
-        """
+        """Return what fitted attributes need of the `LatentMoments`, None if there are no rows."""
 
 
 class CalibratedLoss(HeldOutCriterion):
-    """Log loss after calibration of the class probabilities; the summary is a `Calibration`.
-
-    Parameters
-    ----------
-    prior : Calibration
-    """
+    """Log loss after calibration of the class probabilities; the summary is a `Calibration`."""
 
     def __init__(self, prior):
         self._prior = prior
@@ -188,12 +137,7 @@ class CalibratedLoss(HeldOutCriterion):
 
 
 class DensityLoss(HeldOutCriterion):
-    """Negative log predictive density; the summary is its mean, a float.
-
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    """
+    """Negative log predictive density; the summary is its mean, a float."""
 
     def __init__(self, likelihood):
         self._likelihood = likelihood
@@ -218,13 +162,8 @@ class DensityLoss(HeldOutCriterion):
 class RefittedNoiseLoss(DensityLoss):
     """Negative log predictive density with noise that is refitted to the held-out rows.
 
-    The summary is a tuple of the density's mean and the logarithm of the noise, a tensor (k,).
-
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    limits : tuple of two floats
-        Bounds of the log noise.
+    The summary is a tuple of the density's mean and the logarithm of the noise, a tensor (k,),
+    which is within ``limits``.
     """
 
     def __init__(self, likelihood, limits):

@@ -12,15 +12,9 @@ from .._rows import DatasetArray, is_source
 def validated_rows(estimator, X, reset, **options):
     """Check ``X``, and ``y`` where the options have it; return an array (n, d) or `Rows`.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-        It has the parameter ``input_shape``; gets ``input_shape_`` and ``n_features_in_``.
-    X : array-like of shape (n, d) or (n, ...), or source
-    reset : bool
-        Whether to set these attributes, or to compare ``X`` with them.
-    **options : dict
-        Options of `validated`.
+    ``X`` is of shape (n, d) or (n, ...), or a source. If ``reset``, the estimator, which has the
+    parameter ``input_shape``, gets ``input_shape_`` and ``n_features_in_``; else ``X`` must fit
+    them. Options are those of `validated`.
     """
     options["dtype"] = (np.float64, np.float32, np.uint8)
     row_shape = None

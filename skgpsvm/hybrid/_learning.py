@@ -21,67 +21,35 @@ _HEAD_RATE = 10.0
 
 @dataclass(kw_only=True)
 class TrainingState(State):
-    """State of `JointTraining`.
+    """State of `JointTraining`."""
 
-    Attributes
-    ----------
-    weights : dict of str to Tensor
-        State dict of the network.
-    adam : list
-        Memory of `adam_step` for each group of parameters; empty before the first epoch.
-    generator : Tensor
-        State of the random generator.
-    n_epochs : int
-        Number of epochs taken.
-    best_weights : dict of str to Tensor, or None
-        Weights with the lowest first validation loss, the initial ones or those after an epoch;
-        None without early stopping.
-    lowest_losses : Tensor of shape () or (k,)
-        Lowest validation losses so far; one infinity without early stopping.
-    n_worse : int
-        Number of successive epochs in which no validation loss fell.
-    """
-
-    weights: dict
+    weights: dict  # of str to Tensor: state dict of the network
+    # Memory of `adam_step` for each group of parameters; empty before the first epoch
     adam: list = field(default_factory=list)
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
     n_epochs: int = 0
+    # Weights with the lowest first validation loss, the initial ones or those after an epoch; None
+    # without early stopping
     best_weights: dict | None = None
+    # () or (k,): lowest validation losses so far; one infinity without early stopping
     lowest_losses: torch.Tensor
-    n_worse: int = 0
+    n_worse: int = 0  # successive epochs in which no validation loss fell
 
 
 class JointTraining(Stage):
-    """Stage that trains all parameters by Adam, one epoch per step, at rates that decay to zero.
+    r"""Stage that trains all parameters by Adam, one epoch per step, at rates that decay to zero.
 
     The learning rates follow a cosine over ``max_iter`` epochs.
 
-    Parameters
-    ----------
-    network : HybridNetwork
-    likelihood : SiteLikelihood
-    rows : WeightedDataset
-    bounds : dict of str to tuple
-        Lower and upper bounds of ``theta``, tensors of shape (k,), and of ``noise``, floats.
-    max_iter, batch_size : int
-    learning_rate : float
-        Initial learning rate of the extractor; that of the head is ten times higher.
-    augmentation : callable or None
-        Function that takes a batch of inputs (b, *row_shape) and returns one of the same shape.
-    validation_losses : callable or None
-        For early stopping: function of the network that returns a list of its validation losses.
-        The weights with the lowest first loss are kept, the initial ones or those after an epoch.
-        None trains for ``max_iter`` epochs.
-    patience : int
-        Number of successive epochs without a falling loss that ends training.
-    generator : torch.Generator
+    ``bounds`` has the lower and upper bounds of ``theta`` and ``noise``. ``learning_rate`` is that
+    of the extractor at first; that of the head is ten times higher. ``augmentation`` takes a batch
+    (b, \*row_shape) and returns one of the same shape. For early stopping, ``validation_losses``
+    takes the network and returns a list. The weights with the lowest first loss are kept, the
+    initial ones or those after an epoch. Training ends after ``patience`` successive epochs in
+    which no loss fell.
 
-    Notes
-    -----
     Where ranks share the rows, each has its share of every minibatch, and takes steps by the sum of
-    all gradients.
-
-    Source: Wistuba and Rawat (2018), section 3.4.
+    all gradients. Source: Wistuba and Rawat (2018), section 3.4.
     """
 
     def __init__(
@@ -137,15 +105,19 @@ class JointTraining(Stage):
                 decay = 0.5 * (1 + math.cos(math.pi * progress))
                 self.network.zero_grad()
                 with raise_on_all_ranks():
-                    extracted = self._extracted(index)
-                objective = self._objective(*extracted)
+                    X, y, weights = self._batch(index)
+                    with self._random:
+                        raw = self.network.features.raw(X)
+                objective = self._objective(raw, y, weights)
                 # Only in the first step: a backward pass takes twice as long in this context.
                 with nullcontext() if i else self._random.refusing():
                     (objective / self.rows.total_weight).backward()
                 gradients = self.rows.sum(*(_gradient(parameters) for parameters, _ in groups))
                 steps = zip(groups, gradients, memory, strict=True)
                 memory = [_ascend(*group, gradient, each, decay) for group, gradient, each in steps]
-                self._clamp()
+                with torch.no_grad():
+                    for name, (low, high) in self._bounds.items():
+                        getattr(self.network, name).clamp_(low, high)
                 total = total + objective.detach().double()
         average_buffers(self.network, before, self.rows)
         (total,) = self.rows.sum(total)
@@ -185,25 +157,12 @@ class JointTraining(Stage):
         state.n_worse = 0 if fell.any() else state.n_worse + 1
 
     def _objective(self, raw, y, weights):
-        """Return this rank's part of the estimate of the ELBO from a batch, in nats.
-
-        Parameters
-        ----------
-        raw : Tensor of shape (b, D)
-            Features of the batch before they are normalized.
-        y, weights : Tensor of shape (b,)
-        """
+        """Return this rank's part of the estimate of the ELBO from raw features (b, D), in nats."""
         features = self.network.features.normalized(raw)
         posterior = self.network.posterior()
         likelihood = self.likelihood.at(self.network.noise)
         moments = posterior.mean, posterior.root
         return minibatch_elbo(likelihood, posterior.basis(features), y, weights, moments, self.rows)
-
-    def _extracted(self, index):
-        """Return raw features, targets and weights of a batch."""
-        X, y, weights = self._batch(index)
-        with self._random:
-            return self.network.features.raw(X), y, weights
 
     def _batch(self, index):
         """Return inputs, augmented, targets and weights of a batch."""
@@ -229,11 +188,6 @@ class JointTraining(Stage):
         for parameter in self.network.head():
             groups.setdefault((parameter.dtype, _HEAD_RATE * rate), []).append(parameter)
         return [(parameters, rate) for (_, rate), parameters in groups.items()]
-
-    @torch.no_grad()
-    def _clamp(self):
-        for name, (low, high) in self._bounds.items():
-            getattr(self.network, name).clamp_(low, high)
 
     def _weights(self):
         return {name: value.clone() for name, value in self.network.state_dict().items()}

@@ -13,12 +13,7 @@ HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parame
 
 
 class Standardize(nn.Module):
-    """Layer that subtracts means from features and divides them by scales.
-
-    Parameters
-    ----------
-    mean, scale : Tensor of shape (d,)
-    """
+    """Layer that subtracts means (d,) from features and divides them by scales (d,)."""
 
     def __init__(self, mean, scale):
         super().__init__()
@@ -31,21 +26,12 @@ class Standardize(nn.Module):
 
 
 class FeatureMap(nn.Module):
-    """Extractor whose features are checked and normalized.
+    """Extractor of features (b, D) from rows (b, *row_shape), which are checked and normalized.
 
-    Parameters
-    ----------
-    extractor : Module
-        Module that maps rows (b, *row_shape) to features (b, D).
-    row_shape : tuple of int
-    mean, var : Tensor of shape (D,)
-        Initial running moments of the features.
-
-    Notes
-    -----
     In training, features have mean zero and variance one in each batch; afterwards the running
-    moments normalize them. Without normalization, training stays on the plateau where all latents
-    are zero. Where ranks share a fit, a batch is the union of their rows.
+    moments, (D,) at first ``mean`` and ``var``, normalize them. Without normalization, training
+    stays on the plateau where all latents are zero. Where ranks share a fit, a batch is the union
+    of their rows.
     """
 
     def __init__(self, extractor, row_shape, mean, var):
@@ -130,13 +116,8 @@ def raw_features(extractor, X, row_shape):
 def average_buffers(module, before, rows):
     """Average what the ranks' rows have added to buffers, such as moments of `BatchNorm1d`.
 
-    Parameters
-    ----------
-    module : Module
-    before : dict of str to Tensor
-        State dict of the module with the buffers that all ranks had.
-    rows : WeightedDataset
-        Rows that moved the buffers; a rank counts by the number of its rows.
+    ``before`` is a state dict of the module with the buffers that all ranks had. A rank counts by
+    the number of its ``rows``, which moved the buffers.
     """
     buffers, share = dict(module.named_buffers()), len(rows) / rows.n_rows
     names = [name for name in buffers if name in before]
@@ -152,18 +133,9 @@ def average_buffers(module, before, rows):
 class HybridNetwork(nn.Module):
     """Network whose latents are sparse Gaussian processes on the features of an extractor.
 
-    Parameters
-    ----------
-    features : FeatureMap
-    kernel : TorchKernel
-        Kernel of the normalized features.
-    head : dict of str to Tensor
-        Parameters by the names of `HEAD`; see `InducingPosterior`. ``raw_root`` is the root with
-        logarithms on its diagonal.
-
-    Notes
-    -----
-    Source: Wistuba and Rawat (2018), section 3.4.
+    The kernel is of the normalized features, and ``head`` has tensors by the names of `HEAD`, see
+    `InducingPosterior`; ``raw_root`` is the root with logarithms on its diagonal. Source: Wistuba
+    and Rawat (2018), section 3.4.
     """
 
     def __init__(self, features, kernel, head):
@@ -187,13 +159,7 @@ class HybridNetwork(nn.Module):
 
 
 class NetworkPosterior(Posterior):
-    """Posterior of a network whose weights no longer change: its head is factorized once.
-
-    Parameters
-    ----------
-    network : HybridNetwork
-        In evaluation mode.
-    """
+    """Posterior of a `HybridNetwork` in evaluation mode: its head is factorized once."""
 
     def __init__(self, network):
         self.network, self._head = network, network.posterior()
@@ -217,11 +183,7 @@ class NetworkPosterior(Posterior):
 class Predictor(nn.Module):
     """Differentiable module that maps rows to the predictions of a fitted hybrid network.
 
-    Parameters
-    ----------
-    network : HybridNetwork
-    output : callable
-        Function that maps latent means and variances (b, c) to predictions.
+    ``output`` maps latent means and variances (b, c) to predictions.
     """
 
     def __init__(self, network, output):

@@ -18,16 +18,7 @@ _SAVED_OF_ALL = (
 
 
 def save_model(estimator, path, names):
-    """Write the fitted model and some attributes of an estimator to a weight file.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-        A fitted hybrid estimator.
-    path : str or path-like
-    names : tuple of str
-        Fitted attributes that the file has besides those of all hybrid estimators.
-    """
+    """Write a fitted model, and attributes that only some hybrid estimators have, by ``names``."""
     check_is_fitted(estimator)
     _check_safetensors()
     (model,), names = estimator._latents, {*_SAVED_OF_ALL, *names, "feature_names_in_"}
@@ -42,21 +33,10 @@ def save_model(estimator, path, names):
 
 @isolated()
 def read_model(estimator, path, names):
-    """Return the attributes and the model in a weight file, after all checks.
+    """Return the attributes, a dict, and the `HybridLatents` in a weight file, after all checks.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-        Hybrid estimator that is to have the model; it is not changed. Its method
-        ``_network_design`` gives the `NetworkDesign`.
-    path : str or path-like
-    names : tuple of str
-        See `save_model`.
-
-    Returns
-    -------
-    attributes : dict
-    model : HybridLatents
+    The estimator is not changed; its method ``_network_design`` gives the `NetworkDesign`. See
+    `save_model` for ``names``.
     """
     _check_safetensors()
     estimator._check_parameters()

@@ -17,31 +17,16 @@ from ._network import HEAD, FeatureMap, HybridNetwork, NetworkPosterior, Standar
 
 @dataclass
 class HybridLatents(FittedModel):
-    """Fitted `HybridNetwork`, as arrays.
+    """Fitted `HybridNetwork`, as arrays."""
 
-    Attributes
-    ----------
-    build : callable
-        Function that returns an untrained extractor.
-    row_shape : tuple of int
-        Shape of a row as the extractor takes it.
-    kernel : Kernel
-        Kernel of the normalized features.
-    weights : dict of str to ndarray
-        State dict of the network.
-    seed : int
-        Seed with which the extractor is built, so that random values that are not in its state dict
-        are the same each time.
-    threshold : float
-        Rows whose `row_hashes` are at most this are held out.
-    """
-
-    build: partial
-    row_shape: tuple
-    kernel: Kernel
-    weights: dict
+    build: partial  # returns an untrained extractor
+    row_shape: tuple  # of a row as the extractor takes it
+    kernel: Kernel  # of the normalized features
+    weights: dict  # of str to ndarray: state dict of the network
+    # Seed with which the extractor is built, so that random values that are not in its state dict
+    # are the same each time
     seed: int
-    threshold: float
+    threshold: float  # rows whose `row_hashes` are at most this are held out
 
     @property
     def n_latents(self):
@@ -82,13 +67,7 @@ class HybridLatents(FittedModel):
 
 
 def build_extractor(module, params, n_inputs):
-    """Return the extractor that the parameters of an estimator describe.
-
-    Raises
-    ------
-    TypeError
-        If ``module`` does not return a Module.
-    """
+    """Return the extractor that the parameters of an estimator describe, a Module."""
     if module is None:
         neutral = Standardize(torch.zeros(n_inputs), torch.ones(n_inputs))
         return nn.Sequential(neutral, MLP(n_inputs, **(params or {})))

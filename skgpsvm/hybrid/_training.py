@@ -67,19 +67,8 @@ def check_hybrid_parameters(estimator):
 def fit_network(estimator, problem, design, criterion, held_out_share):
     """Fit extractor and head jointly, anew or from the network of an earlier fit.
 
-    Parameters
-    ----------
-    estimator : HybridBayesianSVC, HybridSVGPClassifier or HybridSVGPRegressor
-    problem : Problem
-    design : NetworkDesign
-    criterion : HeldOutCriterion
-    held_out_share : float
-        Share of the rows to hold out of training in a first fit.
-
-    Returns
-    -------
-    fitted : Fitted
-        Its summary is that of the criterion.
+    ``held_out_share`` of the rows are held out of training in a first fit. The summary of the
+    `Fitted` is that of the `HeldOutCriterion`.
     """
     check_equal({"rows of shape": estimator.input_shape_})
     rows, start = problem.rows, problem.start

@@ -58,16 +58,8 @@ def checksum(weights, text):
 class WeightsFile:
     """Open weight file, whose errors are all ValueErrors that name the file.
 
-    Parameters
-    ----------
-    path : str or path-like
-
-    Attributes
-    ----------
-    description : dict
-        Plain values as read, not yet checked.
-    shapes : dict of str to tuple
-        Shapes of the arrays, by name.
+    ``description`` has plain values as read, not yet checked, and ``shapes`` those of the arrays by
+    name.
     """
 
     def __init__(self, path):
@@ -133,14 +125,7 @@ class WeightsFile:
     def weights(self, expected):
         """Return the arrays by name, after a check of names, dtypes, shapes, values and checksum.
 
-        Parameters
-        ----------
-        expected : dict of str to Tensor
-            Tensors with the expected dtypes and shapes; they may be on the meta device.
-
-        Returns
-        -------
-        weights : dict of str to ndarray
+        ``expected`` has tensors with the right dtypes and shapes, which may be on the meta device.
         """
         for name in sorted(expected.keys() | self.shapes.keys()):
             tensor, required, present = expected.get(name), None, None
@@ -168,23 +153,10 @@ def _described(array):
 
 
 def skeleton(latents, kernel, sites, file):
-    """Return a network of the shapes that the parameters and the file define.
+    """Return a `HybridNetwork` of the shapes that the parameters and the file define.
 
-    Most of it takes no memory, so that shapes are checked before arrays are read.
-
-    Parameters
-    ----------
-    latents : HybridLatents
-        Object that builds the extractor and knows the shape of a row.
-    kernel : Kernel
-    sites : SiteLikelihood
-    file : WeightsFile
-        File whose shapes define the numbers of features and of inducing points.
-
-    Returns
-    -------
-    network : HybridNetwork
-        Network whose head is on the meta device.
+    The head takes no memory, so that shapes are checked before arrays are read. ``latents`` builds
+    the extractor and knows the shape of a row.
     """
     d, (m, _) = file.n_outputs, file.shapes["Z"]
     tk, c = torch_kernel(kernel), sites.n_latents
@@ -230,13 +202,7 @@ def to_json(value):
 
 
 def from_json(value):
-    """Return the attribute that `to_json` encoded; a list becomes a tuple.
-
-    Raises
-    ------
-    ValueError
-        If `to_json` cannot have returned the value.
-    """
+    """Return what `to_json` encoded, or raise a ValueError; a list becomes a tuple."""
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, dict):
@@ -319,19 +285,10 @@ _CONSISTENT = (
 
 
 def checked_attributes(described, required, file):
-    """Return the fitted attributes of a file after checks of their names and values.
+    """Return the fitted attributes of a file, a dict, after checks of their names and values.
 
-    Parameters
-    ----------
-    described : dict
-        Attributes as `to_json` encoded them.
-    required : tuple of str
-        Names that the file must have; ``feature_names_in_`` is optional.
-    file : WeightsFile
-
-    Returns
-    -------
-    attributes : dict
+    They are ``described`` as by `to_json`. The file must have the ``required`` names;
+    ``feature_names_in_`` is optional.
     """
     if not isinstance(described, dict):
         raise file.error("it does not describe fitted attributes")
