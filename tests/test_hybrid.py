@@ -35,7 +35,7 @@ from skgpsvm._predictive import regression_sites
 from skgpsvm._rows import checked_rows
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
-from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
+from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor, _learning
 from skgpsvm.hybrid._held_out import _NOISE_PRIOR_STD, CalibratedLoss, row_hashes, split
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import FeatureMap, HybridNetwork, NetworkPosterior
@@ -767,7 +767,9 @@ def test_divergence_leaves_a_warm_start_as_it_was():
 
 def test_divergence_in_the_last_step_is_refused(monkeypatch):
     X, y = blobs()
-    monkeypatch.setattr(JointTraining, "_clamp", lambda self: self.network.Z.data.fill_(np.nan))
+    monkeypatch.setattr(
+        _learning, "_ascend", lambda group, *_: [p.data.fill_(np.nan) for p in group]
+    )
     model = quick(max_iter=1, batch_size=80, validation_fraction=0.0)
     with pytest.raises(DivergenceError, match="learning_rate"):
         model.fit(X, y)
