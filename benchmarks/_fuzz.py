@@ -73,6 +73,7 @@ _VALUES = {
     "terms": (None, [..., (0, 1)], [0], [(0, "linear"), ...]),
     "categorical_features": ("from_dtype", None, [0]),
     "monotonic_cst": (None, {0: 1}, {0: 1, 1: -1}),
+    "convex_cst": (None, {0: 1}, {0: -1, 1: 1}),
     "point_masses": ("auto", None),
     "steps": ("auto", None),
     "scaling": ("power", "minmax"),

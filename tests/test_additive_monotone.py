@@ -1,4 +1,4 @@
-"""Monotone effects of additive models: projections, and fits that never violate constraints."""
+"""Monotone and convex effects of additive models: projections, and fits that never violate them."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm._families import FAMILIES
-from skgpsvm.additive._monotone import monotone_moments, projected
+from skgpsvm.additive._shapes import constrained_moments, projected
 from skgpsvm.inspection import ComponentEffects, component_importances
 
 CONSTRAINTS = [1, -1, 0, 1]
@@ -66,7 +66,7 @@ def test_projections_are_the_closest_vectors_that_satisfy_the_constraints():
 
 def test_constraints_that_hold_anyway_change_nothing():
     mean, cov = np.array([0.0, 30.0]), np.diag([1.0, 4.0])
-    found = monotone_moments(mean, cov, np.array([[-1.0, 1.0]]))
+    found = constrained_moments(mean, cov, np.array([[-1.0, 1.0]]))
     assert_allclose(found[0], mean)
     assert_allclose(found[1], cov, atol=1)
 
@@ -75,7 +75,7 @@ def test_constraints_that_hold_anyway_change_nothing():
 def test_means_of_draws_are_monotone(violation):
     points = np.arange(30)
     cov = 0.1 * np.exp(-0.5 * ((points[:, None] - points) / 6) ** 2) + 1e-6 * np.eye(30)
-    mean, new = monotone_moments(-violation * points / 30, cov, np.diff(np.eye(30), axis=0))
+    mean, new = constrained_moments(-violation * points / 30, cov, np.diff(np.eye(30), axis=0))
     assert (np.diff(mean) >= -1e-10).all()
     assert np.diag(new).sum() < np.diag(cov).sum()
 
@@ -86,7 +86,7 @@ def test_projections_are_not_farther_from_what_is_monotone():
     cov = 0.1 * np.exp(-0.5 * ((points[:, None] - points) / 0.2) ** 2) + 1e-6 * np.eye(20)
     for truth in (0 * points, points, np.maximum(points, 0.5)):
         mean = rng.multivariate_normal(truth, cov)
-        found, _ = monotone_moments(mean, cov, np.diff(np.eye(20), axis=0))
+        found, _ = constrained_moments(mean, cov, np.diff(np.eye(20), axis=0))
         far, near = (np.linalg.solve(cov, part - truth) @ (part - truth) for part in (mean, found))
         assert near <= far * (1 + 1e-8)
 
@@ -163,10 +163,87 @@ def test_variances_of_probabilities_have_means_of_monotone_effects():
     assert_allclose(var[:, 0], averaged + rest, rtol=0.02)
 
 
-def test_constraints_of_several_classes_are_refused():
+@pytest.mark.parametrize("parameter", ["monotonic_cst", "convex_cst"])
+def test_constraints_of_several_classes_are_refused(parameter):
     X, _, _ = steep(60)
-    with pytest.raises(ValueError, match="is for two classes, or ordered ones; got 3"):
-        AdditiveGPClassifier(monotonic_cst={0: 1}).fit(X, np.arange(60) % 3)
+    with pytest.raises(ValueError, match=f"{parameter} is for two classes, or ordered ones; got 3"):
+        AdditiveGPClassifier(**{parameter: {0: 1}}).fit(X, np.arange(60) % 3)
+
+
+def bent(n, seed=0, noise=1.0):
+    """Return rows of three features, the target and its mean, of a convex and two concave effects.
+
+    The second effect increases, and the third decreases and has few values, at unequal distances.
+    """
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.uniform(size=n), rng.lognormal(size=n), rng.integers(0, 5, n) ** 2])
+    mean = 8 * (X[:, 0] - 0.4) ** 2 + np.log(X[:, 1] + 0.1) - (X[:, 2] / 16) ** 3
+    return X, mean + noise * rng.normal(size=n), mean
+
+
+BENT = {"convex_cst": [1, -1, -1], "monotonic_cst": [0, 1, -1]}
+
+
+def predictions_along(predict, X, j):
+    """Return predictions at 1001 equally spaced numbers of a column between its ends."""
+    rows = np.tile(X[:1], (1001, 1))
+    rows[:, j] = np.linspace(X[:, j].min(), X[:, j].max(), 1001)
+    return predict(rows)
+
+
+@pytest.mark.parametrize("scaling", ["power", "minmax"])
+@pytest.mark.parametrize(("n", "offset"), [(60, 0.0), (1800, 0.0), (200, 1e6)])
+def test_convex_fits_never_violate_their_constraints(n, offset, scaling):
+    X, y, _ = bent(n)
+    X = X + offset
+    X[1::15, 0] = np.nan
+    model = AdditiveGPRegressor(**BENT, scaling=scaling, min_gain=0).fit(X, y)
+    known = np.nan_to_num(X, nan=offset + 0.5)
+    for j, (bend, sign) in enumerate(zip(*BENT.values(), strict=True)):
+        along = predictions_along(model.predict, known, j)
+        rounding = 1e-12 + 1e-13 * offset  # of the numbers, times slopes
+        assert (bend * np.diff(along, 2) >= -rounding).all()
+        assert (sign * np.diff(along) >= -rounding).all()
+        assert np.ptp(along) > 0.1
+    effects, std = model.explain(X, return_std=True)
+    assert_allclose(model.intercept_ + effects.sum(1), model.predict(X), rtol=1e-8)
+    assert (std > 0).all()
+
+
+def test_errors_and_bands_where_the_truth_is_convex():
+    options, errors, covered = {"interactions": None, "sparse": True, "min_gain": 0}, [], []
+    for seed in range(6):
+        X, y, _ = bent(100, seed)
+        new, _, truth = bent(1000, 100 + seed)
+        new[:, 1] = new[:, 1].clip(X[:, 1].min(), X[:, 1].max())
+        models = [AdditiveGPRegressor(**options, **more).fit(X, y) for more in (BENT, {})]
+        means, variances = zip(*(own.latent_mean_and_variance(new) for own in models), strict=True)
+        misses = np.abs(np.array(means) - truth)
+        errors.append(np.mean(misses**2, axis=1))
+        covered.append(np.mean(misses < 1.96 * np.sqrt(variances), axis=1))
+    constrained, free = np.mean(errors, axis=0)
+    assert constrained < 0.95 * free
+    constrained, free = np.mean(covered, axis=0)
+    assert constrained > free - 0.05
+
+
+def test_convexity_against_the_data_gives_lines():
+    X, y, _ = bent(400, noise=0.2)
+    model = AdditiveGPRegressor(convex_cst={0: -1}, interactions=None, min_gain=0).fit(X, y)
+    along = predictions_along(model.predict, X, 0)
+    assert_allclose(np.diff(along, 2), 0, atol=1e-4 * np.ptp(y))
+    assert (np.diff(along, 2) <= 1e-12).all()
+
+
+def test_latent_functions_of_classes_and_of_rates_are_convex():
+    X, _, mean = bent(400)
+    rng = np.random.default_rng(1)
+    classes = AdditiveGPClassifier(**BENT).fit(X, rng.random(400) < 1 / (1 + np.exp(-mean)))
+    along = predictions_along(lambda rows: classes.latent_mean_and_variance(rows)[0], X, 0)
+    assert (np.diff(along, 2) >= -1e-12).all()
+    rates = AdditiveGPRegressor(**BENT, likelihood="poisson").fit(X, rng.poisson(np.exp(mean)))
+    along = predictions_along(rates.predict, X, 0)  # exponentials of convex functions are convex
+    assert (np.diff(along, 2) >= -1e-10).all()
 
 
 def test_constraints_against_the_data_give_flat_effects():
@@ -246,6 +323,13 @@ def test_several_outputs_robust_noise_and_effects_elsewhere():
         ({"monotonic_cst": {0: 1}, "terms": [(0, 1)]}, "terms has the pair 'x0 & x1'"),
         ({"monotonic_cst": {0: 1}, "terms": [(0, "cyclic")]}, "whose effect is cyclic"),
         ({"monotonic_cst": {0: 1}, "sparse": False}, "needs inducing points"),
+        ({"convex_cst": [1, 0]}, "convex_cst=.* must be None, 4 integers"),
+        ({"convex_cst": {3: 1}, "categorical_features": [3]}, "'x3', which is a category"),
+        ({"convex_cst": {0: 1}, "terms": [(0, 1)]}, "terms has the pair 'x0 & x1'"),
+        ({"convex_cst": {0: 1}, "terms": [(0, "cyclic")]}, "whose effect is cyclic"),
+        ({"convex_cst": {0: 1}, "terms": [(0, "linear")]}, "whose effect is linear. Only smooth"),
+        ({"convex_cst": {0: 1}, "sparse": False}, "convex_cst needs inducing points"),
+        ({"convex_cst": {0: 1}, "likelihood": "heteroscedastic"}, "convex_cst would constrain"),
     ],
 )
 def test_constraints_that_cannot_hold_are_refused(options, message):

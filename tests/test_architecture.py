@@ -27,7 +27,7 @@ NUMPY_MODULES = {
     "active_learning/_stopping",  # labels
     "active_learning/_scores",  # computes with arrays from `predict_proba`
     "active_learning/_epig",  # likewise
-    "additive/_monotone",  # calls a solver of SciPy
+    "additive/_shapes",  # calls a solver of SciPy
     "inspection/_contributions",  # arrays from `explain`
     "inspection/_display",  # passes arrays to matplotlib
     "inspection/_effects",  # arrays from `explain`

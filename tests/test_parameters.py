@@ -263,6 +263,7 @@ CHANGES = {
     "n_sampled_basis": [4],
     "n_support": [8],
     "monotonic_cst": [{0: 1}],
+    "convex_cst": [{0: 1}],
     "noise_variance": [0.37],
     "normalize_y": [False],
     "optimizer": [None, "auto", "adam"],

@@ -103,6 +103,7 @@ def additive(X: np.ndarray, y: np.ndarray) -> None:
     gam = AdditiveGPRegressor(
         terms=[..., "age", 3, ("age", "city"), ("hour", "cyclic", 24)],
         monotonic_cst={"age": 1},
+        convex_cst={"age": -1},
         categorical_features=["city"],
     )
     assert_type(gam.fit(X, y), AdditiveGPRegressor)

@@ -115,14 +115,20 @@ class AdditiveGP(GPEstimator):
                 "sparse=False has a full covariance and needs all rows at once; got "
                 f"covariance={self.covariance!r}, batch_size={self.batch_size!r}."
             )
-        if self.monotonic_cst is not None and not self.sparse:
-            raise ValueError("monotonic_cst needs inducing points; got sparse=False.")
+        if self._constraint and not self.sparse:
+            raise ValueError(f"{self._constraint} needs inducing points; got sparse=False.")
         bounds = self.length_scale_bounds
         numbers = np.shape(bounds) == (2,) and all(isinstance(end, Real) for end in bounds)
         if not (numbers and 0 < bounds[0] <= bounds[1] < np.inf):
             raise ValueError(
                 f"length_scale_bounds={bounds!r} must be two positive numbers in ascending order."
             )
+
+    @property
+    def _constraint(self):
+        """Name of a parameter that constrains effects, or None."""
+        names = ("monotonic_cst", "convex_cst")
+        return next((name for name in names if getattr(self, name) is not None), None)
 
     # Tables
 
@@ -160,7 +166,8 @@ class AdditiveGP(GPEstimator):
         sparse = self.sparse if sparse is None else sparse
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        requested = self._names.requested(self.terms, n_levels > 0, self.monotonic_cst)
+        constraints = self.monotonic_cst, self.convex_cst
+        requested = self._names.requested(self.terms, n_levels > 0, *constraints)
         masses = self.point_masses is not None
         features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)
@@ -169,7 +176,7 @@ class AdditiveGP(GPEstimator):
             features, learning, self.kernel, self._constant, requested.singles
         )
         wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
-        exact = not requested.monotonic and ascents.is_exact(sparse, learning, wide)
+        exact = not requested.constrained and ascents.is_exact(sparse, learning, wide)
         if exact:
             refuse_ranks(f"{type(self).__name__} without inducing points", "Set sparse=True.")
         given, most = requested.pairs, requested.most_pairs(self.interactions, exact)

@@ -36,8 +36,9 @@ class Feature:
     period : float
         Period of a cyclic feature in scaled numbers; else 0.
     monotonic : int
-        1 if the effect does not decrease, -1 if it does not increase, else 0. Numbers outside the
-        range then count as its ends.
+        1 if the effect does not decrease, -1 if it does not increase, else 0.
+    convex : int
+        1 if the effect is convex, -1 if it is concave, else 0.
     sentinels : tuple of float
         Numbers far from all others, at which the smooth effect is zero.
     column, value : int or None, float
@@ -57,10 +58,16 @@ class Feature:
     linear: bool = False
     period: float = 0.0
     monotonic: int = 0
+    convex: int = 0
     sentinels: tuple = ()
     column: int | None = None
     value: float = 0.0
     edges: tuple = ()
+
+    @property
+    def constrained(self):
+        """Whether the effect has a shape. Numbers outside the range then count as its ends."""
+        return self.monotonic != 0 or self.convex != 0
 
     def is_new(self, x):
         """Return a mask of the numbers of an array outside the range, or of unknown levels."""
@@ -94,17 +101,20 @@ class Feature:
         held = x.clamp(self.low, self.high)
         # Scalars on the CPU enter operations on a device without a wait.
         low, high = yeo_johnson(torch.tensor([self.low, self.high], dtype=x.dtype), self.power)
-        x = held if self.monotonic else x
+        x = held if self.constrained else x
         slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
         return (yeo_johnson(held, self.power) - low + slope * (x - held)) / (high - low)
 
     def inverse(self, u):
         """Return the numbers at points u of the unit interval, Tensors (m,)."""
+        return self.center + self.scale * self.standardized(u)
+
+    def standardized(self, u):
+        """Return the centered and scaled numbers, not transformed, at points u, Tensors (m,)."""
         if self.period:
-            return self.center + self.scale * (self.low + u * self.period)
+            return self.low + u * self.period
         low, high = yeo_johnson(u.new_tensor([self.low, self.high]), self.power)
-        x = _inverse_yeo_johnson(low + u * (high - low), self.power).clamp(self.low, self.high)
-        return self.center + self.scale * x
+        return _inverse_yeo_johnson(low + u * (high - low), self.power).clamp(self.low, self.high)
 
 
 def yeo_johnson(x, power):
@@ -232,11 +242,13 @@ class AdditiveBasis:
         )
 
     @property
-    def monotonic(self):
-        """Places of the terms whose effect is monotone, and their signs, a dict."""
-        singles = {place: term[0] for place, term in enumerate(self.terms) if len(term) == 1}
-        signs = {place: self.features[j].monotonic for place, j in singles.items()}
-        return {place: sign for place, sign in signs.items() if sign}
+    def constrained(self):
+        """Features whose effect is monotone, convex or concave, by the place of its term, a dict.
+
+        They have no pairs.
+        """
+        first = {place: self.features[term[0]] for place, term in enumerate(self.terms)}
+        return {place: feature for place, feature in first.items() if feature.constrained}
 
     @property
     def masses(self):

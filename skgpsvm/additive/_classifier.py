@@ -60,9 +60,11 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Constraints of effects, as in scikit-learn: 1 for an effect that does not decrease, -1 for
         one that does not increase, 0 for neither; or a dict of these by name or number. With them,
         the probability of ``classes_[1]`` is monotone, or with "ordinal" those of higher classes
-        together. Not for more classes without an order. A feature with a
-        constraint has no pairs and no point masses, and the fit has inducing points. See
-        :ref:`additive_monotone`.
+        together. Not for more classes without an order. A feature with a constraint has no pairs
+        and no point masses, and the fit has inducing points. See :ref:`additive_monotone`.
+    convex_cst : array-like of shape (d,) or dict, default=None
+        Constraints of curvature, in the same form: 1 for a convex effect on the latent function,
+        -1 for a concave one. A feature may have both constraints.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -214,6 +216,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         terms: Sequence[Term] | None = None,
         interactions: int | Literal["auto"] | None = "auto",
         monotonic_cst: ArrayLike | dict[str, int] | dict[int, int] | None = None,
+        convex_cst: ArrayLike | dict[str, int] | dict[int, int] | None = None,
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         point_masses: Literal["auto"] | None = "auto",
         steps: Literal["auto"] | None = "auto",
@@ -240,6 +243,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         self.terms = terms
         self.interactions = interactions
         self.monotonic_cst = monotonic_cst
+        self.convex_cst = convex_cst
         self.categorical_features = categorical_features
         self.point_masses = point_masses
         self.steps = steps
@@ -332,9 +336,9 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         return update_models(self, X, y, sample_weight, classes=classes)
 
     def _fit_model(self, problem, sparse=None):
-        if self.monotonic_cst is not None and self._make_likelihood().n_latents > 1:
+        if (constraint := self._constraint) and self._make_likelihood().n_latents > 1:
             raise ValueError(
-                f"monotonic_cst is for two classes, or ordered ones; got {len(self.classes_)}. Set "
+                f"{constraint} is for two classes, or ordered ones; got {len(self.classes_)}. Set "
                 "likelihood='ordinal' if they are ordered; else leave it out, or fit a model of "
                 "each class against the others."
             )

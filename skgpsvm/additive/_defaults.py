@@ -165,8 +165,8 @@ class Defaults:
         Rows in a bin of steps on average, at least, and bins of all features, at most. With 200
         bins, 2,000 rows with a step and noise .1 have an RMSE of .040; that of the best spline is
         .035 (2026-11-27).
-    monotone_draws : int
-        Projected draws of the weights of monotone effects. Their number sets the error of
+    projected_draws : int
+        Projected draws of the weights of effects with constraints. Their number sets the error of
         variances, 8 %, and the time: 38 ms each with 25 effects.
     rank_loss : float
         Nats of the ELBO that the default rank may lose. Half and twice as many choose the same
@@ -232,7 +232,7 @@ class Defaults:
     step_rows: int = 4
     all_steps: int = 400
     sentinel_gap: float = 5.0
-    monotone_draws: int = 300
+    projected_draws: int = 300
     rank_loss: float = 1e-2
 
 

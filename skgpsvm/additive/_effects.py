@@ -264,13 +264,13 @@ class Effects(Prior):
         variances : Tensor of shape (b, 1 + n_terms)
         """
         at = places, missing = self.at(u)
-        monotonic = {self.factors[1 + place][0] for place in self.basis.monotonic}
+        constrained = {self.factors[1 + place][0] for place in self.basis.constrained}
         found = []
         for term, factors, variance in self._terms():
             psi = variance.sqrt().expand(len(u), 1)
             for factor in factors:
-                if factor in monotonic:
-                    own = self._interpolated(u[:, term[0]], *self.knots(term[0], factor))
+                if factor in constrained:
+                    own = self._interpolated(u, term[0], factor)
                 else:
                     own = factor.features(places[factor])
                 psi = (psi[:, :, None] * own[:, None]).flatten(1)
@@ -280,39 +280,44 @@ class Effects(Prior):
         return found, self.variances(at)
 
     def knots(self, j, factor):
-        """Return points (m,) of a monotone feature, and whitened features (m, p) there.
+        """Return points (m,) of a constrained feature, and whitened features (m, p) there.
 
-        Between the points, its effect is linear.
+        Between the points, its effect is linear in the numbers before any transformation, so that
+        convexity is that in the user's numbers.
         """
         equal = equally_spaced(self.basis.n_inducing)
         points = torch.as_tensor(self.basis.points.get(j, equal)).to(self.variance)
         return points, factor.features(factor.at(points))
 
     def at_knots(self, place):
-        """Return the whitened features (m, p) of a monotone term at the points of its feature."""
+        """Return the `knots` of a constrained term, whose features have its variance."""
         [j], [factor] = self.terms[1 + place], self.factors[1 + place]
-        return self.variance[1 + place].sqrt() * self.knots(j, factor)[1]
+        points, features = self.knots(j, factor)
+        return points, self.variance[1 + place].sqrt() * features
 
-    @staticmethod
-    def _interpolated(u, points, features):
-        """Return features (b, p) at points u, interpolated; zero where one is missing."""
-        inside = u.nan_to_num(0.5, posinf=0.5).clamp(points[0], points[-1])
+    def _interpolated(self, u, j, factor):
+        """Return the features (b, p) of a constrained feature; zero where a number is missing."""
+        (points, features), numbers = self.knots(j, factor), self.basis.features[j].standardized
+        inside = u[:, j].nan_to_num(0.5, posinf=0.5).clamp(points[0], points[-1])
         right = torch.searchsorted(points, inside).clamp(1, len(points) - 1)
-        low, high = points[right - 1], points[right]
-        share = ((inside - low) / (high - low))[:, None]
-        return u.isfinite()[:, None] * torch.lerp(features[right - 1], features[right], share)
+        low, high = numbers(points[right - 1]), numbers(points[right])
+        share = ((numbers(inside) - low) / (high - low)).clamp(0, 1)[:, None]
+        known = u[:, j].isfinite()[:, None]
+        return known * torch.lerp(features[right - 1], features[right], share)
 
-    def differences(self):
-        """Return products (k, p) with the weights that are not negative if effects are monotone."""
+    def constraints(self):
+        """Return products (k, p) with the weights that are not negative if constraints hold."""
         sizes = [coef.shape[1] for coef in self.coefs]
-        found = []
-        for place, sign in self.basis.monotonic.items():
-            features = self.at_knots(place)
-            rows = features.new_zeros(len(features) - 1, sum(sizes))
+        found = [self.variance.new_zeros(0, sum(sizes))]
+        for place, feature in self.basis.constrained.items():
+            points, features = self.at_knots(place)
+            slopes = features.diff(dim=0) / feature.standardized(points).diff()[:, None]
+            own = torch.cat([feature.monotonic * slopes, feature.convex * slopes.diff(dim=0)])
+            own = own[own.any(1)]
             start = sum(sizes[: 1 + place])
-            rows[:, start : start + features.shape[1]] = sign * features.diff(dim=0)
-            found.append(rows)
-        return torch.cat(found) if found else self.variance.new_zeros(0, sum(sizes))
+            found.append(own.new_zeros(len(own), sum(sizes)))
+            found[-1][:, start : start + own.shape[1]] = own
+        return torch.cat(found)
 
     def seconds(self):
         """Return second moments (p, p) of each term's whitened features under the measure."""

@@ -273,7 +273,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     sample = _of_all_ranks(X[sampled])
     shared = [
         point_masses(sample[:, j])
-        if masses and not levels and j in requested.singles and j not in requested.monotonic
+        if masses and not levels and j in requested.singles and j not in requested.constrained
         else PointMasses()
         for j, levels in enumerate(n_levels)
     ]
@@ -304,7 +304,10 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
             continue
         kind, period = requested.kinds.get(j, ("smooth", None))
         feature = Feature(missing=bool(missing[j]), linear=kind == "linear")
-        feature.sentinels, feature.monotonic = shared[j].sentinels, requested.monotonic.get(j, 0)
+        feature.sentinels = shared[j].sentinels
+        feature.monotonic, feature.convex = (
+            signs.get(j, 0) for signs in (requested.monotonic, requested.convex)
+        )
         others = shared[j].others(sample[:, j])
         if kind == "cyclic":
             feature.period = period or _period(others, low[j], high[j])

@@ -54,7 +54,7 @@ def score_moments(basis, X, residuals, precisions):
     """
     u, known = basis.unit(X), set(basis.terms)
     present = {basis.in_columns((j,))[0] for term in basis.terms for j in term}
-    features = sorted(j for j in present if not basis.features[j].monotonic)
+    features = sorted(j for j in present if not basis.features[j].constrained)
     # The latents have equal weight, and a row has one weight.
     scale = precisions.mean(0).clamp_min(_TINY).rsqrt()
     rows = _Rows(residuals * scale, (precisions * scale.square()).mean(1))
@@ -96,7 +96,7 @@ def step_p_values(basis, X, residuals, precisions):
     u, found = basis.unit(X), {}
     for (j,) in [term for term in basis.terms if len(term) == 1]:
         feature = basis.features[j]
-        if feature.n_levels or feature.linear or feature.period or feature.monotonic:
+        if feature.n_levels or feature.linear or feature.period or feature.constrained:
             continue
         known = u[:, j].isfinite()
         rows = torch.stack([residuals, residuals.square(), precisions])[:, known]

@@ -37,8 +37,8 @@ class AdditiveLatent(FittedModel):
     n_latents = 1
 
     def at(self, posterior):
-        """Return a copy with the arrays of a posterior, whose monotone effects are constrained."""
-        if self.basis.monotonic:
+        """Return a copy with the arrays of a posterior, whose effects satisfy their constraints."""
+        if self.basis.constrained:
             posterior = posterior.constrained()
         arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
         return replace(self, arrays=arrays)

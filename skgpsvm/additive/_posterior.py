@@ -8,7 +8,7 @@ from .._linalg import cholesky, gaussian_kl, identity_like, upper_inverse
 from .._posteriors import Posterior
 from ._bound import own_blocks, precision_root
 from ._defaults import DEFAULTS
-from ._monotone import monotone_moments
+from ._shapes import constrained_moments
 
 _ROUNDING = 1e-14  # jitter of covariances
 
@@ -140,8 +140,8 @@ class AdditivePosterior(EffectsPosterior):
             self.reduction = best_reduction(gram, chol, effects, covariance, rank)
 
     def constrained(self):
-        """Return the Gaussian posterior with the moments of this one, given monotone effects."""
-        rows = self.effects.differences().cpu()
+        """Return the Gaussian posterior with the moments of this one, given its constraints."""
+        rows = self.effects.constraints().cpu()
         if not len(rows):
             return self
         held = rows.abs().sum(0) > 0
@@ -151,7 +151,7 @@ class AdditivePosterior(EffectsPosterior):
         )
         within = cov[held][:, held]
         parts = (part.numpy() for part in (mean[held], within, rows[:, held]))
-        new_mean, new_cov = map(torch.from_numpy, monotone_moments(*parts))
+        new_mean, new_cov = map(torch.from_numpy, constrained_moments(*parts))
         # Other weights follow by their regression on these.
         gain = torch.linalg.solve(within, cov[held]).T
         weights = mean + gain @ (new_mean - mean[held])
@@ -183,20 +183,20 @@ class AdditivePosterior(EffectsPosterior):
         return (psi @ self.weights)[:, None], var.clamp_min(0)[:, None]
 
     def predictive(self, X):
-        """Return the marginals, but with variances that no monotone feature changes.
+        """Return the marginals, but with variances that no constrained feature changes.
 
         Probabilities and rates are monotone in the mean only at a fixed variance. That of a
-        monotone effect is replaced by its mean over the inducing points. Its covariances with other
-        effects have mean zero under the measures, as the effect has.
+        constrained effect is replaced by its mean over the inducing points. Its covariances with
+        other effects have mean zero under the measures, as the effect has.
         """
-        places = self.effects.basis.monotonic
+        places = self.effects.basis.constrained
         if not places:
             return self.marginals(X)
         psi, prior = self._features(X)
         mean, blocks = torch.cat(psi, 1) @ self.weights, own_blocks(self._cov(), self.effects)
         for place in places:
             [j] = self.effects.basis.terms[place]
-            features, cov = self.effects.at_knots(place), blocks[1 + place]
+            (_, features), cov = self.effects.at_knots(place), blocks[1 + place]
             size, missing = features.shape[1], X[:, j].isnan()
             var = ((features @ cov[:size, :size]) * features).sum(1).mean()
             prior[:, 1 + place] = torch.where(missing, prior[:, 1 + place], var)

@@ -85,6 +85,9 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         one that does not increase, 0 for neither; or a dict of these by name or number. A feature
         with a constraint has no pairs and no point masses, and the fit has inducing points. See
         :ref:`additive_monotone`.
+    convex_cst : array-like of shape (d,) or dict, default=None
+        Constraints of curvature, in the same form: 1 for a convex effect, -1 for a concave one. A
+        feature may have both constraints.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -253,6 +256,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         terms: Sequence[Term] | None = None,
         interactions: int | Literal["auto"] | None = "auto",
         monotonic_cst: ArrayLike | dict[str, int] | dict[int, int] | None = None,
+        convex_cst: ArrayLike | dict[str, int] | dict[int, int] | None = None,
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         point_masses: Literal["auto"] | None = "auto",
         steps: Literal["auto"] | None = "auto",
@@ -278,6 +282,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         self.terms = terms
         self.interactions = interactions
         self.monotonic_cst = monotonic_cst
+        self.convex_cst = convex_cst
         self.categorical_features = categorical_features
         self.point_masses = point_masses
         self.steps = steps
@@ -308,9 +313,9 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, *VARYING_NOISE, *FAMILIES))
-        if self.monotonic_cst is not None and self.likelihood in VARYING_NOISE:
+        if (constraint := self._constraint) and self.likelihood in VARYING_NOISE:
             raise ValueError(
-                "monotonic_cst would constrain the effects on the noise too; leave it out with "
+                f"{constraint} would constrain the effects on the noise too; leave it out with "
                 f"likelihood={self.likelihood!r}, or set likelihood='gaussian'."
             )
 

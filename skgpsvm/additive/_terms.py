@@ -56,39 +56,44 @@ class TermNames:
             return self.term(axis)
         return f"{self.term((axis[j],))} in {self.term(axis)}"
 
-    def requested(self, terms, is_category, monotonic_cst=None):
+    def requested(self, terms, is_category, monotonic_cst=None, convex_cst=None):
         """Return the `RequestedTerms` of the parameters of an estimator.
 
         Parameters
         ----------
         terms : list or None
         is_category : ndarray of shape (d,), bool
-        monotonic_cst : array-like, dict or None
+        monotonic_cst, convex_cst : array-like, dict or None
 
         Raises
         ------
         ValueError
             If an entry is not a feature, a pair or a feature with a kind that fits it, if features
             or pairs are named twice, if a column has the name of a term of other columns, or if a
-            constraint is for no effect that can be monotone.
+            constraint is for no effect that can have it.
         """
         self._check_distinct()
         found = self._requested(terms, is_category)
-        found.monotonic = self._signs(monotonic_cst, len(is_category))
-        for j in found.monotonic:
-            name = self.term((j,))
-            if is_category[j]:
-                wrong = "which is a category"
-            elif found.kinds.get(j, ("smooth",))[0] == "cyclic":
-                wrong = "whose effect is cyclic"
-            elif pair := next((pair for pair in found.pairs if j in pair), None):
-                wrong = f"but terms has the pair {self.term(pair)!r}"
-            else:
-                continue
-            raise ValueError(
-                f"monotonic_cst has a constraint for {name!r}, {wrong}. Only smooth and linear "
-                "effects of numbers that have no pairs can be monotone."
-            )
+        found.monotonic = self._signs("monotonic_cst", monotonic_cst, len(is_category))
+        found.convex = self._signs("convex_cst", convex_cst, len(is_category))
+        for parameter, signs, kinds in [
+            ("monotonic_cst", found.monotonic, ("smooth", "linear")),
+            ("convex_cst", found.convex, ("smooth",)),
+        ]:
+            for j in signs:
+                kind, _ = found.kinds.get(j, ("smooth", None))
+                if is_category[j]:
+                    wrong = "which is a category"
+                elif kind not in kinds:
+                    wrong = f"whose effect is {kind}"
+                elif pair := next((pair for pair in found.pairs if j in pair), None):
+                    wrong = f"but terms has the pair {self.term(pair)!r}"
+                else:
+                    continue
+                raise ValueError(
+                    f"{parameter} has a constraint for {self.term((j,))!r}, {wrong}. Only "
+                    f"{' and '.join(kinds)} effects of numbers that have no pairs can have one."
+                )
         return found
 
     def _check_distinct(self):
@@ -103,7 +108,7 @@ class TermNames:
                     "such as 'a & b', the pair of a and b. Rename the column."
                 )
 
-    def _signs(self, requested, d):
+    def _signs(self, parameter, requested, d):
         """Return the sign of the constraint of each feature that has one, a dict."""
         numbers = {name: j for j, name in enumerate(() if self.features is None else self.features)}
         if requested is None:
@@ -116,7 +121,7 @@ class TermNames:
         columns = all(_is_integer(j) and 0 <= j < d for j in signs)
         if not columns or not all(_is_integer(sign) and abs(sign) <= 1 for sign in signs.values()):
             raise ValueError(
-                f"monotonic_cst={requested!r} must be None, {d} integers that are -1, 0 or 1, or a "
+                f"{parameter}={requested!r} must be None, {d} integers that are -1, 0 or 1, or a "
                 "dict of these by the name or number of a feature."
             )
         return {int(j): int(sign) for j, sign in signs.items() if sign}
@@ -197,6 +202,8 @@ class RequestedTerms:
         Kinds of effects, (name, period or None), by feature.
     monotonic : dict
         1 or -1 by each feature whose effect must not decrease, or increase.
+    convex : dict
+        1 or -1 by each feature whose effect must be convex, or concave.
     """
 
     singles: list
@@ -204,6 +211,12 @@ class RequestedTerms:
     kept: list = field(default_factory=list)
     kinds: dict = field(default_factory=dict)
     monotonic: dict = field(default_factory=dict)
+    convex: dict = field(default_factory=dict)
+
+    @property
+    def constrained(self):
+        """Features whose effect must be monotone, convex or concave, a set."""
+        return {*self.monotonic, *self.convex}
 
     @property
     def pairs(self):

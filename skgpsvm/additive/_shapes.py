@@ -1,4 +1,4 @@
-"""Moments of Gaussian weights that are projected on those whose effects are monotone."""
+"""Moments of Gaussian weights projected on those whose effects are monotone, or convex."""
 
 import numpy as np
 from scipy.optimize import nnls
@@ -6,7 +6,7 @@ from scipy.optimize import nnls
 from ._defaults import DEFAULTS
 
 
-def monotone_moments(mean, cov, differences):
+def constrained_moments(mean, cov, constraints):
     """Return the mean (p,) and covariance (p, p) of Gaussian weights under linear constraints.
 
     The mean is the weights of highest density that satisfy the constraints. The covariance is that
@@ -16,7 +16,7 @@ def monotone_moments(mean, cov, differences):
     ----------
     mean : ndarray of shape (p,)
     cov : ndarray of shape (p, p)
-    differences : ndarray of shape (k, p)
+    constraints : ndarray of shape (k, p)
         Products with weights that must not be negative.
 
     Notes
@@ -27,10 +27,10 @@ def monotone_moments(mean, cov, differences):
     """
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(values.clip(values[-1] * np.finfo(float).eps))
-    normals, offsets = differences @ root, differences @ mean
+    normals, offsets = constraints @ root, constraints @ mean
     lengths = np.linalg.norm(normals, axis=1)
     normals, offsets = normals / lengths[:, None], offsets / lengths
-    n = DEFAULTS.monotone_draws
+    n = DEFAULTS.projected_draws
     free = np.random.default_rng(0).standard_normal((n, len(mean)))
     best = projected(normals, offsets, np.zeros(len(mean)))
     moved = root @ np.stack([projected(normals, offsets, draw) - best for draw in free], 1)
