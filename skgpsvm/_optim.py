@@ -24,24 +24,10 @@ NOISE_BOUNDS = (PARAMETER_BOUNDS[0], math.log(1e2))
 def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
     """Maximize a function from ``start`` within ``bounds`` by scipy's L-BFGS-B.
 
-    Parameters
-    ----------
-    value_and_gradient : callable
-        Tensor of shape (k,) to a float and a tensor of shape (k,); see `by_autograd`.
-    start : Tensor of shape (k,)
-        Float64, on any device.
-    bounds : Tensor of shape (k, 2)
-    max_iter : int
-    least_gain : float
-        Stop after the first step that gains less than this.
+    ``value_and_gradient`` takes a Tensor (k,) to a float and a Tensor (k,), see `by_autograd`.
+    ``start`` (k,) is in float64, on any device, and the bounds are (k, 2). The search ends after
+    the first step that gains less than ``least_gain``. Returns the best point and its value.
 
-    Returns
-    -------
-    best : Tensor of shape (k,)
-    value : float
-
-    Notes
-    -----
     An evaluation is rejected where its value or gradient is not finite, or where it ends in a
     `NotPositiveDefiniteError`. scipy's line search interpolates the values it is given, so it sees
     the parabola through the best point so far whose minimum is a quarter of the way to the rejected
@@ -140,13 +126,8 @@ def _evaluated(value_and_gradient, point, *, required):
 class FlatParameters:
     """Some tensors of a state as one vector, each in a unit of its own and within bounds.
 
-    Parameters
-    ----------
-    names : list of str
-    units : dict
-        A number, or a tensor that broadcasts; 1 where there is none.
-    bounds : dict
-        Tensors of shape (k, 2); free where there is none.
+    ``units`` and ``bounds`` are dicts by name. A unit is a number, or a tensor that broadcasts; 1
+    where there is none. Bounds are tensors (k, 2); a tensor is free where there are none.
     """
 
     def __init__(self, names, units, bounds):

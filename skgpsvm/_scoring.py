@@ -15,26 +15,12 @@ _RIDGE = 1e-3  # precision of entries without information
 def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
     """Maximize a log likelihood by Newton's steps with its information, within a trust region.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Takes a Tensor (k,). Returns the value, a float, and a callable that returns the gradient
-        (k,) and the information (k, k), which approximates minus the Hessian.
-    start : Tensor of shape (k,)
-        Clipped to the bounds.
-    bounds : Tensor of shape (k, 2)
-    max_iter : int
-        Maximum number of steps, without those that are rejected.
-    least_gain : float
-        Stop when the next step is expected to gain less than this; positive.
+    ``evaluate`` takes a Tensor (k,). It returns the value, a float, and a callable that returns the
+    gradient (k,) and the information (k, k), which approximates minus the Hessian. The start is
+    clipped to the bounds (k, 2). There are at most ``max_iter`` steps besides those that are
+    rejected. They end when the next one is expected to gain less than ``least_gain``, which is
+    positive. Returns the best point and its value.
 
-    Returns
-    -------
-    best : Tensor of shape (k,)
-    value : float
-
-    Notes
-    -----
     Source: Nocedal and Wright (2006), algorithm 4.1. Departs from the source: the trust region is
     a box that shrinks at rejected steps alone, and BFGS updates by the last steps correct the
     information. A step is rejected where the value does not rise or is not finite, or where the

@@ -97,7 +97,7 @@ def with_elbo(model, solve, state, left_out=None):
 
     ``left_out`` has predictions of rows without them, see `learn_classifier`.
     """
-    return model, Summary(solve.bound(state), left_out)
+    return model, Summary(solve.evaluate(state)[0], left_out)
 
 
 def fit_by_conjugate_gradients(

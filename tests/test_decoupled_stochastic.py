@@ -95,7 +95,7 @@ def posterior_of(bound, parameters):
 
 def full(bound, parameters):
     """Return the bound of data R."""
-    return bound.value(parameters, X, Y, ROWS, 1.0, torch.arange(bound.n_bases(parameters)))
+    return bound.value(parameters, X, Y, ROWS, 1.0, torch.arange(len(bound.span(parameters)[0])))
 
 
 def random_parameters(form, c=1, m=3, M=6, seed=0):
@@ -296,7 +296,7 @@ def test_shared_form_is_the_decoupled_one_with_all_bases():
     other = {**parts, "bases": bases, "coef": coef}
     del other["mean"]
     one, two = bound_of("shared"), bound_of("decoupled")
-    assert one.n_bases(parts) == two.n_bases(other) == 9
+    assert len(one.span(parts)[0]) == len(two.span(other)[0]) == 9
     columns = torch.tensor([0, 5, 7])
     values = [
         bound.value(part, X, Y, ROWS, 1.0, columns).item()
@@ -347,7 +347,7 @@ def test_estimates_average_to_the_bound_and_its_gradient(form):
     bound, leaves = bound_of(form), leaves_of(random_parameters(form, m=2, M=M))
     value = full(bound, leaves)
     expected = value.item(), torch.autograd.grad(value, leaves.values())
-    batches, columns = combinations(range(5), 2), combinations(range(bound.n_bases(leaves)), 2)
+    batches, columns = combinations(range(5), 2), combinations(range(len(bound.span(leaves)[0])), 2)
     values = []
     for some, chosen in product(map(list, batches), map(torch.tensor, columns)):
         values.append(bound.value(leaves, X[some], Y[some], ROWS[some], 2.5, chosen))
@@ -385,7 +385,7 @@ def test_posterior_has_the_bound(form, no_jitter):
     likelihood = gaussian_sites(t=2)
     bound, parts = bound_of(form, likelihood=likelihood), random_parameters(form, c=2)
     targets = torch.cat([Y, 1 - 2 * Y], 1)
-    value = bound.value(parts, X, targets, ROWS, 1.0, torch.arange(bound.n_bases(parts)))
+    value = bound.value(parts, X, targets, ROWS, 1.0, torch.arange(len(bound.span(parts)[0])))
     posterior = posterior_of(bound, parts)
     loss = likelihood.loss(targets, *posterior.marginals(X)).sum()
     assert -(loss + posterior.kl()).item() == pytest.approx(value.item(), rel=1e-10)

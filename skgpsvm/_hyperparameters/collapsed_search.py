@@ -74,15 +74,9 @@ class CollapsedSearch:
     by the best of its alternatives. If every row is an inducing point, the collapsed ELBO is the
     exact evidence.
 
-    Parameters
-    ----------
-    sparse : SparseProblem
-        Of a regression. Its noise is taken to be Gaussian; heavy tails are winsorized.
-    start : SparseModel
-    jitter : float
-        See `SparseModel`.
-    evaluate : callable, optional
-        Takes a model without a posterior and returns models and their summaries, for callbacks.
+    The noise of the `SparseProblem` is taken to be Gaussian; heavy tails are winsorized. ``jitter``
+    is that of `SparseModel`. ``evaluate``, for callbacks, takes a model without a posterior and
+    returns models and their summaries.
     """
 
     def __init__(self, sparse, start, jitter, evaluate=None):
@@ -361,17 +355,14 @@ class CollapsedSearch:
         """Return the best end of `_SMALL_SAMPLE_STARTS`; None if none explains more than noise."""
         held, tried = [part for part in self._free_parts if part != "Z"], []
         for factors in (*_SMALL_SAMPLE_STARTS, *self._factors_of_noise()):
-            point, label = self._scaled(*factors), f", factors {factors}"
-            state, _, bound = self._start(point, label, parts=held, prior=None)
-            limits = self._free.noise_bounds
-            tried.append((state, bound.gain_over_noise(*state.hyperparameters, limits)))
+            tried.append(self._attempt(*factors, parts=held, prior=None))
         best, gain = max(tried, key=lambda pair: pair[0].objective)
         return best if gain > MIN_GAIN else None
 
-    def _attempt(self, *factors):
+    def _attempt(self, *factors, **options):
         """Learn from a scaled point; return the state and its gain over noise, nats per row."""
-        label, options = f", factors {factors}", self._without_prior
-        state, _, bound = self._start(self._scaled(*factors), label, **options)
+        label, point = f", factors {factors}", self._scaled(*factors)
+        state, _, bound = self._start(point, label, **(options or self._without_prior))
         return state, bound.gain_over_noise(*state.hyperparameters, self._free.noise_bounds)
 
     def _best_attempt(self, lengths, others):

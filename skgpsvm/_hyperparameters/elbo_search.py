@@ -37,7 +37,7 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     model, is_clear = start, True
     if "theta" in free:
         parts = sparse.likelihood, some, problem.random_state
-        model, is_clear = shrink_length_scales(model, *parts)
+        model, is_clear = shrink_length_scales(start, *parts)
     if sparse.likelihood.redescending:
         sites = LikelihoodSites(Softmax(), sparse.likelihood.n_latents)
         softmax, _ = learn_on_elbo(replace(sparse, likelihood=sites), start, "softmax")
@@ -96,7 +96,8 @@ def learn_from_best(sparse, starts):
     ends = []
     for j, model in enumerate(starts):
         learning = _learning(sparse.on(some), model, free)
-        state, name = _start(learning, model), f"hyperparameters, {some.n_rows} rows, start {j}"
+        state = learning.init(model.state(rows.device))
+        name = f"hyperparameters, {some.n_rows} rows, start {j}"
         problem.run_stage(name, learning, state, 1, must_converge=False)
         ends.append((state.objective, model.at(state)))
     _, model = max(ends, key=lambda end: end[0])
@@ -105,13 +106,9 @@ def learn_from_best(sparse, starts):
 
 def _learn_from(sparse, model, free, name="hyperparameters"):
     learning = _learning(sparse, model, free)
-    state = _start(learning, model)
+    state = learning.init(model.state(sparse.rows.device))
     curve = sparse.problem.run_stage(name, learning, state, sparse.max_iter)
     return model.at(state), curve
-
-
-def _start(learning, model):
-    return learning.init(model.state(learning.rows.device))
 
 
 def _learning(sparse, model, free):

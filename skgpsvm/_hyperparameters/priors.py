@@ -34,16 +34,8 @@ _USUAL_NOISE, _NOISE_SPREAD = math.log(0.1), 1.5
 class LengthPrior:
     """Log-normal prior of length scales; one standard deviation is a factor of about 6.
 
-    Parameters
-    ----------
-    median : Tensor of shape (k,)
-        Theta at the median length scales.
-    lengths : Tensor of shape (k,)
-        1 where theta is the logarithm of a length scale, else 0.
-
-    Notes
-    -----
-    Source: Hvarfner, Hellsten and Nardi (2024).
+    ``median`` (k,) is theta at the median length scales, and ``lengths`` (k,) is 1 where theta is
+    the logarithm of a length scale, else 0. Source: Hvarfner, Hellsten and Nardi (2024).
     """
 
     def __init__(self, median, lengths):
@@ -73,18 +65,10 @@ class SlopePrior:
     the log density is :math:`-\sum_j \log(1 + v / (\ell_j^2 \tau^2))` up to a constant. A relevant
     feature costs a few nats, and an irrelevant one nothing.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The default kernel: a constant times a squared exponential, plus fixed terms.
-    scale : ndarray of shape (d,)
-        Standard deviations of the features.
-    device : torch.device
-    no_slopes : float
-        Negligible squared slope of all features together, :math:`d \tau^2`.
+    The kernel is the default one: a constant times a squared exponential, plus fixed terms.
+    ``scale`` (d,) are the standard deviations of the features, and ``no_slopes`` is the negligible
+    squared slope of all features together, :math:`d \tau^2`.
 
-    Notes
-    -----
     Departs from Eriksson and Jankowiak (2021): their half-Cauchy prior is on inverse length scales,
     which a large variance can make arbitrarily small.
     """
@@ -159,14 +143,8 @@ class SignalPrior:
 
     whose derivatives are those with c held at the maximum, where the derivative in c is zero.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Initial kernel of the default: length scales of `smooth_kernel`, and constants that are
-        variances of the function.
-    device : torch.device
-    n_latents : int
-        Number of latent functions with this kernel.
+    The kernel is the initial one of the default: length scales of `smooth_kernel`, and constants
+    that are variances of the function.
     """
 
     def __init__(self, kernel, device, n_latents=1):

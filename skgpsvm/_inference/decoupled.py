@@ -107,25 +107,14 @@ class DecoupledInference(Stage):
 
     Further groups of c columns solve the same problem without some of the rows.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    basis : WhitenedBasis
-        Features of the covariance.
-    bases : MeanBases
-    rows : WeightedDataset
-    index : Tensor of shape (k,)
-        Rows that stand for all rows in the preconditioner; where bases are rows, those rows.
-    tol : float
-        Tolerance. For Gaussian noise it bounds the preconditioned residual norm, relative to that
-        of the prior mean, and the ELBO's remaining gain, nats per row. A gain of the last ten
-        iterations below it is enough, too. For other likelihoods it bounds the relative change of
-        the means.
-    row_shares : Tensor of shape (n, g), optional
-        Share of each row that a group of columns knows: 1.0, or less for held-out rows.
+    ``basis`` has the features of the covariance, and ``bases`` are those of the mean. ``index``
+    (k,) are the rows that stand for all rows in the preconditioner; where bases are rows, those
+    rows. For Gaussian noise ``tol`` bounds the preconditioned residual norm, relative to that of
+    the prior mean, and the ELBO's remaining gain, nats per row. A gain of the last ten iterations
+    below it is enough, too. For other likelihoods it bounds the relative change of the means.
+    ``row_shares`` (n, g) are the shares of each row that the groups of columns know: 1, or less for
+    held-out rows.
 
-    Notes
-    -----
     Source: Cheng and Boots (2017), eq. 7, collapsed; Rudi et al. (2017) for the preconditioner;
     Strakoš and Tichý (2002) for the gain of past iterations, which is most of what was left.
     """
@@ -236,12 +225,8 @@ class DecoupledInference(Stage):
 
     def finish(self, state):
         """Return to the best ELBO if the last, unfinished step has a lower one."""
-        if not self.conjugate and self.bound(state) < state.best:
+        if not self.conjugate and self.evaluate(state)[0] < state.best:
             state.restore(state.accepted)
-
-    def bound(self, state):
-        """Return the ELBO, nats."""
-        return self.evaluate(state)[0]
 
     def evaluate(self, state):
         """Return the ELBO, and means (n, q) and variances (n, c) at the rows."""

@@ -131,27 +131,12 @@ class ElboLearning(Stage):
     Each evaluation starts from the sites of the best one so far, at the new hyperparameters, and
     takes natural-gradient sweeps until these gain little.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    kernels : tuple of TorchKernel
-        As `torch_kernels` returns them.
-    rows : WeightedDataset
-    jitter : float
-        See `WhitenedBasis`.
-    free : Free
-        What is learned: some of theta, Z and noise.
-    tol : float
-        Convergence tolerance. The last step is the first that gains less than a tenth of it, in
-        nats per row.
-    every_row : bool, default=False
-        Whether every row is an inducing point that stays, and no site has a negative precision.
-        The posterior of an evaluation is then that of the latent values, see `LatentAscent`.
-    dtype : torch.dtype, optional
-        That of products of features; by default that of the rows, in which features are computed.
+    The last step is the first that gains less than a tenth of ``tol``, in nats per row. Where
+    ``every_row`` says that every row is an inducing point that stays, and no site has a negative
+    precision, the posterior of an evaluation is that of the latent values, see `LatentAscent`.
+    ``dtype`` is that of products of features; by default that of the rows, in which features are
+    computed.
 
-    Notes
-    -----
     Source: Adam, Chang, Khan and Solin (2021), Dual parameterization of sparse variational Gaussian
     processes, for sites that are kept while hyperparameters change.
     """

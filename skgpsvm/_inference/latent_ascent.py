@@ -88,17 +88,8 @@ class LatentAscent:
     :math:`\tfrac12 (\alpha \alpha^\top - \Lambda^{1/2} B^{-1} \Lambda^{1/2})`. A sweep takes a
     Cholesky factor and an inverse, about u^3 operations, for each latent function.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-        Every latent is active in every row, and no site has a negative precision.
-    kernels : tuple of TorchKernel
-        As `torch_kernels` returns them.
-    theta : Tensor of shape (k,)
-    rows : LatentRows
+    Every latent must be active in every row, and no site may have a negative precision.
 
-    Notes
-    -----
     Source: Opper and Archambeau (2009), The variational Gaussian approximation revisited, eq. 10,
     for the covariance; Rasmussen and Williams (2006), eqs. 3.26 and 3.27, for B.
     """
@@ -178,21 +169,9 @@ class LatentAscent:
 
 
 class LatentRows:
-    """Rows in float64, of which the posterior has the latent values.
+    """The rows of all ranks in float64, of which the posterior has the latent values.
 
-    Attributes
-    ----------
-    X : Tensor of shape (u, d)
-        Distinct rows.
-    group : LongTensor of shape (n,)
-        The distinct row that each row equals.
-    targets : Tensor of shape (n,) or (n, t)
-    weights : Tensor of shape (n,)
-
-    Parameters
-    ----------
-    rows : WeightedDataset
-        The rows of all ranks.
+    ``X`` (u, d) are the distinct rows, and ``group`` (n,) the distinct row that each row equals.
     """
 
     def __init__(self, rows):

@@ -58,19 +58,8 @@ class GradientState(SparseState):
 class AdamSteps:
     """Adam, or another rule, on the ELBO of minibatches, over some tensors of a state.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    kernels : tuple of TorchKernel
-        As `torch_kernels` returns them.
-    rows : WeightedDataset
-    free : Free
-        Fields of the state to learn: some of theta, noise, Z, mean and raw_root.
-    learning_rate : float
-    rule : str
-        Key of `STEPS`.
-    jitter : float
-        See `WhitenedBasis`.
+    The tensors in ``free`` are some of theta, noise, Z, mean and raw_root; ``rule`` is a key of
+    `STEPS`.
     """
 
     def __init__(self, likelihood, kernels, rows, free, learning_rate, rule="adam", jitter=1e-6):
@@ -118,13 +107,8 @@ class AdamSteps:
 class AscentStage(PosteriorStage):
     """Sweeps of coordinate ascent at fixed hyperparameters, until they hardly move the means.
 
-    Parameters
-    ----------
-    ascent : CoordinateAscent
-    sweep : callable
-        A method of `CoordinateAscent` that takes the ascent and a state, such as its `ascend`.
-    tol : float
-        Relative change of the means at which the sweeps have converged.
+    ``sweep`` is a method of `CoordinateAscent`, such as its `ascend`. The sweeps end when the
+    relative change of the means is below ``tol``.
     """
 
     def __init__(self, ascent, sweep, tol):

@@ -62,7 +62,7 @@ class StochasticBound:
         """
         Z, theta = parameters["Z"], parameters["theta"]
         chol = self._chol(parameters)
-        bases, coef = self._span(parameters)
+        bases, coef = self.span(parameters)
         if self.has_factor:
             half = chol.T @ parameters["factor"].tril()
             precision = torch.eye(len(Z)).to(half) + half @ half.mT
@@ -128,10 +128,6 @@ class StochasticBound:
         gram = self._gram(parameters["Z"], parameters["Z"], parameters["theta"])
         return cholesky(gram, "kernel matrix of the bases", jitter=_JITTER)
 
-    def n_bases(self, parameters):
-        """Return the number of the mean's bases."""
-        return len(self._span(parameters)[0])
-
     def _moments(self, parameters, X, columns, part):
         """Return latent means and variances (b, c), and an estimate of the divergence, nats.
 
@@ -139,7 +135,7 @@ class StochasticBound:
         """
         Z, theta = parameters["Z"], parameters["theta"]
         cross = self._cross(X, Z, theta)
-        bases, coef = self._span(parameters)
+        bases, coef = self.span(parameters)
         own, ratio = columns.tensor_split(part[1])[part[0]], coef.shape[1] / len(columns)
         prior, share = self.kernel.diag(X, theta)[:, None], 1 / part[1]
         if self.has_factor:
@@ -196,7 +192,7 @@ class StochasticBound:
             total = total + 0.5 * ratio * part(rows, weights, at, sampled, theta)
         return total
 
-    def _span(self, parameters):
+    def span(self, parameters):
         """Return all bases of the mean, and their coefficients."""
         parts = [(parameters["bases"], parameters["coef"])]
         if self.parametrization == "shared":
@@ -249,25 +245,11 @@ class DescentState(State):
 class StochasticDescent(Stage):
     """Algorithm 1: add bases from each minibatch, then take a step of Adam on all parameters.
 
-    Parameters
-    ----------
-    bound : StochasticBound
-    rows : WeightedDataset
-    max_bases : dict
-        Largest numbers of ``Z`` and of ``bases``. Each minibatch adds at most ``max_bases["Z"]`` of
-        either.
-    batch_size : int
-        Rows in a minibatch, and columns of the bases' kernel matrix in its estimate.
-    learning_rate : float
-        gamma_0; step t is ``gamma_0 / (1 + 0.1 sqrt(t))``.
-    free : sequence of str
-        Which of `PARTS` are learned.
-    limits : dict of tuple
-        Lower and upper limits of ``theta`` and ``noise``.
-    generator : torch.Generator
+    ``max_bases`` has the largest numbers of ``Z`` and of ``bases``. Each minibatch adds at most
+    ``max_bases["Z"]`` of either, and samples ``batch_size`` columns of the bases' kernel matrix.
+    With ``learning_rate`` gamma_0, step t is ``gamma_0 / (1 + 0.1 sqrt(t))``. Those of `PARTS` in
+    ``free`` are learned, ``theta`` and ``noise`` within ``limits``.
 
-    Notes
-    -----
     Source: Cheng and Boots (2017), Algorithm 1.
     """
 
@@ -335,7 +317,7 @@ class StochasticDescent(Stage):
         free = [name for name in self._free if name in parameters]
         units = {name: _unit(name, parameters[name], scale) for name in free}
         leaves = {name: (parameters[name] / unit).requires_grad_() for name, unit in units.items()}
-        size = self.bound.n_bases(parameters)
+        size = len(self.bound.span(parameters)[0])
         columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
         moved = {name: leaf * units[name] for name, leaf in leaves.items()}
         columns, part = to_device(columns, X.device), self.rows.shard

@@ -54,17 +54,11 @@ class DecoupledStream(PosteriorStage):
     precision that earlier rows add to w is a matrix (M, M), which is kept. With Gaussian noise a
     stream is therefore a fit of all rows with the bases of the first call.
 
-    Parameters
-    ----------
-    likelihood, basis, bases, rows
-        As of `DecoupledInference`.
-    tol : float
-        Converged when the relative change of the whitened coefficients is below it.
-    fitted : dict of Tensor
-        The posterior so far: ``theta``, ``noise``, ``coef`` (c, M), ``root`` (c, p, p),
-        ``local_root`` (c, p, p) if there is one, and ``gram``. The latter is the precision that
-        earlier rows add, (c, M, M), or (c, M), the site precisions D of `falkon`, whose estimate of
-        it is :math:`C^\top D C`.
+    Streams have converged when the relative change of the whitened coefficients is below ``tol``.
+    ``fitted`` is the posterior so far: ``theta``, ``noise``, ``coef`` (c, M), ``root`` (c, p, p),
+    ``local_root`` (c, p, p) if there is one, and ``gram``. The latter is the precision that earlier
+    rows add, (c, M, M), or (c, M), the site precisions D of `falkon`, whose estimate of it is
+    :math:`C^\top D C`. The other arguments are as of `DecoupledInference`.
     """
 
     def __init__(self, likelihood, basis, bases, rows, tol, fitted):

@@ -32,15 +32,9 @@ class EvidenceLearning(Stage):
     error of the evidence is of order :math:`\epsilon^2` for each row. Sites thus converge only to
     the root of ``tol``, which takes two or three updates.
 
-    Parameters
-    ----------
-    problem : EPProblem
-    tol : float
-        Convergence tolerance in nats per row of 300 more rows. The last step is the first that
-        gains less than 0.3 times as much.
+    It converges to ``tol``, in nats per row of 300 more rows. The last step is the first that gains
+    less than 0.3 times as much.
 
-    Notes
-    -----
     Source: generalized FITC, Naish-Guzman and Holden (2007). Its fixed points and evidence are
     those of `SiteUpdates`.
     """
@@ -49,7 +43,7 @@ class EvidenceLearning(Stage):
         self.problem, self.propagation, self.tol = problem, problem.propagation, tol
 
     def init(self, start):
-        """Return the first state, an `EvidenceState`; see `SiteUpdates.init`."""
+        """Return the first state; see `Propagation.first_state`."""
         return EvidenceState(**self.propagation.first_state(start).as_dict())
 
     def step(self, state):

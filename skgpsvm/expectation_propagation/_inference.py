@@ -59,17 +59,9 @@ class SiteUpdates(PosteriorStage):
     A step of the hyperparameters is undone if the posterior precision is no longer positive
     definite after it, and all later steps are halved.
 
-    Parameters
-    ----------
-    problem : EPProblem
-    rule : SignRule, DecayingRule or None
-        None where nothing is learned.
-    max_iter : int
-    tol : float
-        Relative change of the posterior mean at convergence.
+    The ``rule`` is a `SignRule` or a `DecayingRule`, None where nothing is learned. Updates have
+    converged if they change the posterior mean by less than ``tol``, relative to its norm.
 
-    Notes
-    -----
     Source: Hernandez-Lobato and Hernandez-Lobato (2016). Departs from the source: its updates are
     always damped, by 0.5, or 0.99 in minibatches.
     """

@@ -49,20 +49,11 @@ class Propagation:
     The site is :math:`\exp(-\tilde\nu_i h_i^2 / 2 + \tilde\mu_i h_i)`. All sites are updated at
     once.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    rows : WeightedDataset
-        With codes 0 and 1. A weight of at least one counts as so many copies of the row, each with
-        its own site. A smaller weight is a power of the row's likelihood.
-    jitter : float
-        See :class:`WhitenedBasis`.
-    prior : tuple of Tensors, optional
-        Natural parameters (p, p) and (p,) of the prior that the sites are added to. The default is
-        N(0, I); a stream passes an earlier posterior.
+    Labels have the codes 0 and 1. A weight of at least one counts as so many copies of the row,
+    each with its own site; a smaller weight is a power of the row's likelihood. The prior is
+    N(0, I), unless natural parameters (p, p) and (p,) are given: a stream passes an earlier
+    posterior.
 
-    Notes
-    -----
     Source: Hernandez-Lobato and Hernandez-Lobato (2016), scalable expectation propagation, eqs. 14
     to 29, with the corrections of (20), (23) and (29). The site parameters and other numbers of a
     row are float64 whatever the dtype of the features.

@@ -63,30 +63,11 @@ def ep_updates(mean, var, residual, precision, shift, y, power=None):
 class TiltedMoments:
     """Sites that match the moments of the tilted distributions; all tensors are (b,).
 
-    A tilted distribution is the product of cavity and likelihood.
-
-    Parameters
-    ----------
-    mean, var : Tensor of shape (b,)
-        Moments of the cavities.
-    residual : Tensor of shape (b,)
-        Residual variances.
-    y : Tensor of shape (b,)
-        Labels, -1 or 1.
-    power : Tensor of shape (b,) or None
-        Powers of the likelihoods.
-
-    Attributes
-    ----------
-    probit : Tensor
-        Probit of label 1 under the cavity.
-    log_z : Tensor
-        Log of the expected likelihood.
-    grad, neg_hess, grad_residual : Tensor
-        First and negative second derivative of `log_z` in the cavity mean, and its first
-        derivative in the residual variance.
-    precision, shift : Tensor
-        Natural parameters of the sites.
+    A tilted distribution is the product of a cavity, given by ``mean`` and ``var``, and the power
+    of a likelihood. ``probit`` is that of label 1 under the cavity, and ``log_z`` the log of the
+    expected likelihood. ``grad`` and ``neg_hess`` are its first and negative second derivative in
+    the cavity mean, and ``grad_residual`` that in the residual variance. ``precision`` and
+    ``shift`` are the natural parameters of the sites.
     """
 
     def __init__(self, mean, var, residual, y, power):

@@ -37,7 +37,10 @@ _EQUAL = 1.0  # nats of all held-out rows that tell nothing, however alike the r
 # Change of the bound, nats per row, below which sweeps on a fold of a regression end. Classifiers
 # take all sweeps: with this limit their log loss rises by .02 (50 rows of 18 development sets).
 _FOLD_TOL = 1e-2
-# After each fold, candidates that are worse than the best by more standard errors are dropped.
+# After each fold, candidates that are worse than the best by more standard errors are dropped. With
+# one after every fold, 79 fits of development sets, 150 rows, are level in .77 of the time, but two
+# of six draws of 100 rows of a sinc have an RMSE of 1.24 and 1.14 times a GP's instead of 1.12 and
+# .96 (2026-11-28).
 _STANDARD_ERRORS = (3.0, 3.0, 1.0)
 
 
