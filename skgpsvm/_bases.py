@@ -19,14 +19,8 @@ _PANEL_JITTER = 1e-5  # of factors in float32
 class MeanBases(ABC):
     r"""Functions :math:`\phi_j` whose weights have the prior :math:`N(0, S^{-1})`.
 
-    Attributes
-    ----------
-    size : int
-        Number of functions, M.
-    n_units : int
-        Number of units; the functions of a unit, such as a cosine and a sine, are sampled together.
-    independent : bool
-        Whether S is diagonal.
+    There are ``size`` functions, M. Those of one of ``n_units`` units, such as a cosine and a sine,
+    are sampled together. ``independent`` says whether S is diagonal.
     """
 
     independent = True
@@ -163,13 +157,7 @@ class KernelBases(MeanBases):
     Values are float64, except those of `sampled`: coefficients are large and cancel, and more so
     for smoother kernels.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    theta : Tensor
-        Logarithms of the kernel's free hyperparameters.
-    points : Tensor of shape (M, d)
-        Float64.
+    The points (M, d) are in float64.
     """
 
     independent = False

@@ -51,15 +51,9 @@ class CollapsedBound(GaussianNoiseObjective):
     :math:`\sum w a a^\top`, :math:`\sum w a y` and :math:`\sum w r`. Their derivatives turn, row
     by row, into those in the features.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    rows : WeightedDataset
-        With float targets (n, t) or (n, t, 2), see `observations`. Known noise multiplies the time
-        by t.
+    Targets are floats (n, t) or (n, t, 2), see `observations`. Known noise multiplies the time by
+    t.
 
-    Notes
-    -----
     Source: Titsias (2009), eq. 9, in whitened coordinates; weights multiply the log density.
     """
 
@@ -122,22 +116,9 @@ class CollapsedBound(GaussianNoiseObjective):
 class _EqualNoisePart:
     """Collapsed ELBO of outputs whose noise differs between rows by the weights alone.
 
-    Parameters
-    ----------
-    squares : Tensor of shape (t,)
-        Weighted sums of the squared targets of all ranks.
-    noise : Tensor of shape (t,) or (1,)
-        Logarithms of the noise variances.
-    weight : Tensor of shape ()
-        Total weight of all ranks' rows.
-    p : int
-        Number of features.
-    rows : WeightedDataset
-
-    Attributes
-    ----------
-    value : Tensor of shape ()
-        The `collapsed_elbo`, after `collapse`.
+    ``squares`` (t,) are the weighted sums of the squared targets of all ranks, ``noise`` (t,) or
+    (1,) the logarithms of the noise variances, and ``weight`` is the total weight of all ranks'
+    rows, which have p features. After `collapse`, ``value`` is the `collapsed_elbo`.
     """
 
     def __init__(self, squares, noise, weight, p, rows):
@@ -203,12 +184,7 @@ class _KnownNoisePart(_EqualNoisePart):
 
     .. math:: \sum_i w_i (1 - s_i) \bigl( s_i q_i + \tfrac12 \bigr).
 
-    Parameters
-    ----------
-    column : int
-        The output.
-    noise, weight, p, rows
-        As of `_EqualNoisePart`.
+    The output is a column of the targets.
     """
 
     def __init__(self, column, noise, weight, p, rows):
@@ -294,15 +270,9 @@ class CollapsedLearning(Stage):
 
     In each round the inducing points are in units of the length scales at its start.
 
-    Parameters
-    ----------
-    bound : CollapsedBound, Evidence, SharedScaling or Penalized
-    free : Free
-        Which fields of `Hyperparameters` to train. Its prior is left to the bound.
-    tol : float
-        Gain of a round, in nats per row, at which rounds end.
-    n_steps : int
-        Maximum number of steps of L-BFGS-B in a round.
+    The bound is a `GaussianNoiseObjective`, a `SharedScaling` or a `Penalized`. ``free`` says which
+    fields of `Hyperparameters` to train; its prior is left to the bound. Rounds, of at most
+    ``n_steps`` steps of L-BFGS-B, end when one gains less than ``tol``, in nats per row.
     """
 
     def __init__(self, bound, free, tol, n_steps=ROUND):

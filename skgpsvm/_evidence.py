@@ -28,13 +28,8 @@ def distinct_rows(X):
 class GaussianNoiseObjective(ABC):
     """Log evidence of rows under Gaussian noise, or a lower bound on it.
 
-    Attributes
-    ----------
-    rows : WeightedDataset
-    weight : Tensor of shape ()
-        Total weight of the rows.
-    squares : Tensor of shape (t,)
-        Weighted sums of the squared targets.
+    ``weight`` is the total weight of the ``rows``, and ``squares`` (t,) are the weighted sums of
+    the squared targets.
     """
 
     @abstractmethod
@@ -84,17 +79,10 @@ class Evidence(GaussianNoiseObjective):
     variances of the noise are added to :math:`\sigma^2`, row by row. The collapsed decoupled ELBO
     equals it if the rows are the bases of mean and covariance. `CollapsedLearning` can maximize it.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    rows : WeightedDataset
-        With float targets (n, t) or (n, t, 2), see `observations`. Memory is O(n^2) and time
-        O(n^3), where n counts distinct features; known noise multiplies the time by t.
-    jitter : float
-        Added to the diagonal of the covariance, relative to its mean.
+    Targets are floats (n, t) or (n, t, 2), see `observations`. Memory is O(n^2) and time O(n^3),
+    where n counts distinct features; known noise multiplies the time by t. ``jitter`` is added to
+    the diagonal of the covariance, relative to its mean.
 
-    Notes
-    -----
     Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9. A weight w divides the noise variance
     and counts as w rows in its density: a row of weight 2 is two rows with the same target. Rows
     with the same features are merged, see `_EqualNoise`.
@@ -323,15 +311,8 @@ class SharedScaling:
     Each factor scales all entries of one hyperparameter, such as the length scales of an ARD
     kernel. `CollapsedLearning` can maximize it, with the logarithms of the factors, (k,), as theta.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    theta : Tensor
-        Hyperparameters where all factors are 1.
-    directions : Tensor of shape (k, len(theta))
-        See `directions`.
-    bounds : Tensor of shape (len(theta), 2)
-        Bounds of theta; entries are clipped to them.
+    All factors are 1 at ``theta`` (p,). ``directions`` (k, p) are as that function returns them,
+    and theta is clipped to the bounds (p, 2).
     """
 
     def __init__(self, evidence, theta, directions, bounds):

@@ -12,11 +12,10 @@ import torch
 
 from ._bases import MeanBases
 from ._linalg import add_gram
-from ._memory import HELD_VALUE_BYTES, LARGE_BLOCK, block_rows
+from ._memory import HELD_BYTES, HELD_VALUE_BYTES, LARGE_BLOCK, block_rows
 from ._preconditioners import Woodbury
 from .kernels._composite import exact_and_rest
 
-_FREQUENCY_BYTES = 2**28
 _MIN_ROWS = 1024  # of a chunk, if frequencies are drawn anew for each chunk
 _GRAM_BLOCK = 1024  # functions whose products are summed at a time
 _WORD = 0xFFFFFFFF
@@ -105,22 +104,8 @@ class FourierBases(MeanBases):
     terms of the kernel share the frequencies evenly. The features of terms with an exact finite
     feature map come last.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    theta : Tensor
-        Logarithms of the kernel's free hyperparameters.
-    features : FourierFeatures
-    d : int
-        Number of features of X.
+    X has d features. A ValueError is raised if the spectrum of a term of the kernel is not known.
 
-    Raises
-    ------
-    ValueError
-        If the spectrum of a term of the kernel is not known.
-
-    Notes
-    -----
     Frequencies are kept if they take at most 256 MiB, and are else drawn anew for every use. The
     unscaled orthogonal ones are kept too, since drawing one takes a factorization of d x d.
     Source: Rahimi and Recht (2007); Evans and Nair, section 1.2.
@@ -217,7 +202,7 @@ class FourierBases(MeanBases):
         return self.features.normals(self._every_pair(), self._d)
 
     def _fit_in_memory(self):
-        return self.n_pairs * self._d * 8 <= _FREQUENCY_BYTES
+        return self.n_pairs * self._d * 8 <= HELD_BYTES
 
     def _every_pair(self):
         return torch.arange(self.n_pairs, device=self.theta.device)
@@ -256,13 +241,7 @@ class NystroemFourierBases(FourierBases):
     :math:`k(x, x') - a(x)^\top a(x')` is approximated, and there is no error at the inducing
     points. `values` returns :math:`\phi` and a; `apply` transforms the coefficients accordingly.
 
-    Parameters
-    ----------
-    basis : WhitenedBasis
-        Some terms of its kernel must be projected.
-    features : FourierFeatures
-    d : int
-        Number of features of X.
+    Some terms of the kernel must be projected.
     """
 
     def __init__(self, basis, features, d):

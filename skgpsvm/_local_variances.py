@@ -48,20 +48,11 @@ class LocalVariances:
     Here :math:`d_i` are the inverse precisions of the sites. If N is all rows, this is the variance
     of the exact process.
 
-    Parameters
-    ----------
-    basis : WhitenedBasis
-        A part of its kernel must be projected.
-    rows : Tensor of shape (k, d)
-        Rows that may be neighbors; float64.
-    local_root : Tensor of shape (c, p, p)
-        Upper triangular roots of the covariances of the weights given all sites with independent
-        residuals: of the inverse of I plus the sum over all rows.
-    row_precisions : Tensor of shape (c, k)
-        Precisions of the sites of `rows`, zero for a row that is not known.
+    A part of the basis's kernel must be projected. The ``rows`` (k, d), float64, may be neighbors.
+    ``local_root`` (c, p, p) are upper triangular roots of the covariances of the weights given all
+    sites with independent residuals: of the inverse of I plus the sum over all rows.
+    ``row_precisions`` (c, k) are those of the sites of ``rows``, zero for a row that is not known.
 
-    Notes
-    -----
     Source: Snelson and Ghahramani (2007), the partially independent conditional, with a block for
     each place; Gyger, Furrer and Sigrist (2025) for neighbors of the residual process. The
     variance is that given fewer data, and so an upper bound of the exact one, but for residuals of

@@ -13,18 +13,8 @@ def elbo(posterior, likelihood, rows, scale=1.0):
 
     It is :math:`s \sum_i w_i\, E_q[\log p(y_i \mid f_i)] - KL(q \Vert p)`.
 
-    Parameters
-    ----------
-    posterior : Posterior
-    likelihood : Likelihood
-    rows : WeightedDataset
-    scale : float
-        Weight s of the rows, if they stand for others.
-
-    Returns
-    -------
-    elbo : Tensor of shape ()
-        Nats; differentiable where no ranks share the rows.
+    ``scale`` is the weight s of the rows, if they stand for others. The result is in nats, a scalar
+    tensor, which is differentiable where no ranks share the rows.
     """
     fit = 0.0
     for index in rows.chunks():
@@ -40,16 +30,8 @@ def minibatch_elbo(likelihood, features, targets, weights, moments, rows):
 
     Where ranks share the rows, it is this rank's part; the sum over ranks is the estimate.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    features : tuple of Tensor
-        Whitened features (b, p) and residual variances (b,) of the minibatch.
-    targets, weights : Tensor of shape (b, ...)
-    moments : tuple of Tensor
-        Mean (c, p) and root (c, p, p) of the weights.
-    rows : WeightedDataset
-        The rows that the minibatch is drawn from.
+    ``features`` are whitened ones (b, p) and residual variances (b,), and ``moments`` are mean
+    (c, p) and root (c, p, p) of the weights. The minibatch is drawn from the ``rows``.
     """
     losses = batch_loss(likelihood, *features, targets, *moments)
     divergence = gaussian_kl(*moments).sum()
@@ -141,25 +123,11 @@ def collapsed_elbo(gram, cross, residuals, squares, weight, noise, jitter):
 def log_evidence(cov, targets, jitter):
     r"""Return the log evidence of targets with Gaussian noise, and its derivatives.
 
-    Parameters
-    ----------
-    cov : Tensor of shape (n, n)
-        Covariance of the targets of an output, noise included.
-    targets : Tensor of shape (n, t)
-    jitter : float
-        Added to the diagonal of the covariance, relative to its mean.
+    ``cov`` (n, n) is the covariance of the targets (n, t) of each output, noise included; the
+    jitter is added to its diagonal, relative to its mean. Returns the evidence in nats, summed over
+    the outputs; the derivatives (n, n) in the entries of ``cov`` as if they were independent; and
+    (n, t), minus the derivatives in the targets.
 
-    Returns
-    -------
-    evidence : Tensor of shape ()
-        Nats, summed over the outputs.
-    by_cov : Tensor of shape (n, n)
-        Symmetric; derivatives in the entries as if they were independent.
-    solved : Tensor of shape (n, t)
-        Minus the derivatives in the targets.
-
-    Notes
-    -----
     Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9.
 
     The derivatives in a covariance C of t outputs Y are

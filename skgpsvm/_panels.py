@@ -15,23 +15,11 @@ class PanelCholesky:
     matrix. All sums are in float64, those of solutions too: a factor rounded to float32 is still
     the factor of some matrix, but with rounded products conjugate gradients would stall.
 
-    Parameters
-    ----------
-    panel : callable
-        Takes a slice of rows and returns their entries up to the diagonal, (b, stop), in new
-        float64 memory.
-    size : int
-    jitter : float
-        Added to the diagonal, relative to ``scale``. Where the factorization fails, it grows by
-        factors of 10 up to 1e-2; 0 does not grow.
-    scale : float
-    dtype : torch.dtype
-        Dtype of the stored entries. Float32 needs a jitter of about 1e-5.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If A is not positive definite with the largest jitter.
+    ``panel`` takes a slice of rows and returns their entries up to the diagonal, (b, stop), in new
+    float64 memory. ``jitter``, relative to ``scale``, is added to the diagonal. Where the
+    factorization fails, it grows by factors of 10 up to 1e-2, beyond which there is a
+    `NotPositiveDefiniteError`; 0 does not grow. Entries are stored in ``dtype``; float32 needs a
+    jitter of about 1e-5.
     """
 
     def __init__(self, panel, size, *, jitter=0.0, scale=1.0, dtype=torch.float64):

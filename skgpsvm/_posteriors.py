@@ -56,19 +56,10 @@ class WhitenedBasis:
     :math:`LL^\top = k_r(Z, Z)`. The projection leaves the residual variance
     :math:`k_r(x, x) - \lVert a(x) \rVert^2`.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    theta : Tensor
-        Logarithms of the kernel's free hyperparameters, float64.
-    Z : Tensor of shape (m, d)
-        Inducing points. Terms with an exact map are exact if they have at most m features, or at
-        most max(4m, 500) features for a mean function.
-    jitter : float
-        Added to the diagonal of `Kzz`, relative to its mean.
+    Terms with an exact map are exact if they have at most m features, or at most max(4m, 500)
+    features for a mean function. ``jitter`` is added to the diagonal of `Kzz`, relative to its
+    mean.
 
-    Notes
-    -----
     The m x m algebra is done in float64. Source: Hensman et al. (2015), section 3, with the
     finite terms taken out.
     """
@@ -233,17 +224,10 @@ class IndependentPosterior(Posterior):
 class InducingPosterior(Posterior):
     r"""Posterior of a sparse GP: Gaussian weights of a :class:`WhitenedBasis` for each latent.
 
-    Parameters
-    ----------
-    basis : WhitenedBasis
-    mean : Tensor of shape (c, p)
-    root : Tensor of shape (c, p, p)
-        Upper triangular; the covariance of latent j's weights is ``root[j] @ root[j].T``. The
-        prior has mean zero and root I for every kernel. A step on hyperparameters or inducing
-        points therefore keeps the posterior meaningful.
+    The covariance of the weights of latent j is ``root[j] @ root[j].T``, with upper triangular
+    roots (c, p, p). The prior has mean zero and root I for every kernel. A step on hyperparameters
+    or inducing points therefore keeps the posterior meaningful.
 
-    Notes
-    -----
     Source: Wistuba and Rawat (2018), section 3.2, in whitened coordinates.
     """
 
@@ -283,22 +267,11 @@ class InducingPosterior(Posterior):
 class DecoupledPosterior(InducingPosterior):
     r"""Posterior whose covariance is that of a sparse GP and whose mean has further bases.
 
-    Parameters
-    ----------
-    basis, mean, root
-        As of `InducingPosterior`.
-    bases : MeanBases
-    coef : Tensor of shape (c, M)
-    power : float
-        Exponent of the ratio of posterior to prior variance, see `shrinkage`. Few inducing points,
-        and few neighbors, leave too much variance near the data; far away the full prior variance
-        is right.
-    local : LocalVariances, optional
-        Variances that replace those of the inducing points. Joint covariances are scaled to them,
-        and keep the correlations of the inducing points.
+    ``power`` is the exponent of the ratio of posterior to prior variance, see `shrinkage`. Few
+    inducing points, and few neighbors, leave too much variance near the data; far away the full
+    prior variance is right. `LocalVariances`, if given, replace the variances of the inducing
+    points. Joint covariances are scaled to them, and keep the correlations of the inducing points.
 
-    Notes
-    -----
     Source: Cheng and Boots (2017), eqs. 11 to 13 (the hybrid form); with ``mean`` zero eq. 7.
     """
 
@@ -349,20 +322,11 @@ class WeightPosterior(Posterior):
     The covariance factor C is lower triangular. Its first k columns are dense, the others diagonal.
     With k = 0 the weights are independent (mean field); with k = M the covariance is unrestricted.
 
-    Parameters
-    ----------
-    bases : MeanBases
-    coef : Tensor of shape (c, M)
-    diag : Tensor of shape (c, M)
-        Diagonal of C, positive.
-    columns : Tensor of shape (c, M, k)
-        The first columns of C, diagonal included, zero above it.
-    rows, precisions : Tensor of shape (n, d), (c, n), optional
-        Training rows and their precisions. The variance at x is then augmented by that of a kernel
-        function at x itself, up to the prior's, to which it returns far from all points.
+    ``diag`` (c, M) is the diagonal of C, positive, and ``columns`` (c, M, k) are its first columns,
+    diagonal included, zero above it. Training ``rows`` (n, d) and their ``precisions`` (c, n), if
+    given, augment the variance at x by that of a kernel function at x itself, up to the prior's, to
+    which it returns far from all points.
 
-    Notes
-    -----
     Source: Evans and Nair, section 3 and Proposition 4. Departs from the source: near the rows the
     augmented variance counts twice, so it is capped at the prior's. The function at x leaves out
     the kernel's exact terms, see `exact_and_rest`. A constant or linear mean is known from all
@@ -417,7 +381,6 @@ class WeightPosterior(Posterior):
         return 0.5 * (self.bases.rkhs_norm_sq(self.coef).sum() + trace - c * M - log_det)
 
     def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
-        """Draw joint samples at the rows of ``X``, (n_samples, b, c)."""
         c, M = self.coef.shape
 
         def normal(*shape):

@@ -10,12 +10,8 @@ _BLOCK = 256
 class CholeskyPreconditioner:
     r"""Apply the inverse of :math:`\Phi^\top \Lambda \Phi + S`.
 
-    Parameters
-    ----------
-    bases : MeanBases
-    gram : Tensor of shape (M, M)
-        The first term in the coordinates of `MeanBases.whitened`, or an approximation; float64.
-        Only the lower triangle is read. It is overwritten.
+    ``gram`` (M, M), float64, is the first term in the coordinates of `MeanBases.whitened`, or an
+    approximation. Only the lower triangle is read. It is overwritten.
     """
 
     def __init__(self, bases, gram):
@@ -52,17 +48,10 @@ class Woodbury:
     .. math:: (\Phi_P^\top D \Phi_P + I)^{-1} =
         I - \Phi_P^\top D^{1/2} (I + D^{1/2} \Phi_P \Phi_P^\top D^{1/2})^{-1} D^{1/2} \Phi_P
 
-    Parameters
-    ----------
-    values : Tensor of shape (k, M)
-        Values of the functions at these rows.
-    gram : Tensor of shape (k, k)
-        Inner products of the values, float64. Only the lower triangle is read.
-    precision : Tensor of shape (k,)
-        Diagonal of D: site precisions, times the number of rows that each row stands for.
+    ``values`` (k, M) are of the functions at these rows, and ``gram`` (k, k), float64, has the
+    inner products of the values; only its lower triangle is read. ``precision`` (k,) is the
+    diagonal of D: site precisions, times the number of rows that each row stands for.
 
-    Notes
-    -----
     Source: Woodbury's identity, for fewer rows than features.
     """
 

@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri, roots_genlaguerre, softmax
 from ._calibration import argmax_scores, calibrated_scores, log_probability, tempered
 from ._data import evenly_spaced
 from ._inference.leave_one_out import MAX_LEFT_OUT
+from ._memory import CHUNK_ROWS
 from ._sites import LikelihoodSites
 from .likelihoods import (
     Gaussian,
@@ -54,7 +55,6 @@ _MIXTURES = {
 _NODES = 128
 _NEWTON_STEPS, _NEWTON_TOL = 50, 1e-10
 _NOISE_NODES = 32  # of Gaussian logarithms of the noise
-_INTERVAL_ROWS = 4096  # whose intervals are computed at a time
 _ROUNDING = 1e-9  # of sums of weights
 
 
@@ -99,8 +99,8 @@ def half_widths_of_mixture(variance, noise, mean, log_variance, level):
 
 def _in_parts(function, *arrays):
     """Return a function of the rows of arrays (n, t), some thousand rows at a time."""
-    starts = range(0, len(arrays[0]), _INTERVAL_ROWS)
-    parts = ([array[i : i + _INTERVAL_ROWS] for array in arrays] for i in starts)
+    starts = range(0, len(arrays[0]), CHUNK_ROWS)
+    parts = ([array[i : i + CHUNK_ROWS] for array in arrays] for i in starts)
     return np.concatenate([function(*part) for part in parts])
 
 
@@ -293,12 +293,8 @@ class LikelihoodProbabilities(ClassProbabilities):
 class CalibratedProbabilities(ClassProbabilities):
     """Class probabilities of a pseudo-likelihood: a softmax with fitted scales and intercepts.
 
-    Parameters
-    ----------
-    temperature, spread : float
-        Factors of the latents and of their variances.
-    intercept : ndarray of shape (c,)
-        Added to the scaled latents.
+    ``temperature`` and ``spread`` are factors of the latents and of their variances; the intercept
+    (c,) is added to the scaled latents.
     """
 
     def __init__(self, temperature, spread, intercept):

@@ -64,23 +64,10 @@ class Rows:
     Arrays and Datasets are indexed themselves. Of other sources, blocks of rows are read in order,
     and the last ones are kept in memory. Blocks end where chunks of the source end.
 
-    Parameters
-    ----------
-    source : ndarray or object
-        See `is_source`. Its attribute ``chunks``, if any, is that of an array of h5py, Zarr or
-        Dask: the number of rows in a chunk, or the numbers of all chunks, come first.
-    dtype : numpy.dtype, optional
-        Type of checked rows; None is that of the source.
-    check : callable, optional
-        Takes flat rows (b, d) and returns an array (b, d). None returns the rows.
-
-    Attributes
-    ----------
-    row_shape : tuple of int
-        Shape of a row in the source.
-    shape : tuple of int
-    size : int
-        Number of entries.
+    See `is_source` for sources. The attribute ``chunks`` of a source, if any, is that of an array
+    of h5py, Zarr or Dask: the number of rows in a chunk, or the numbers of all chunks, come first.
+    ``dtype`` is that of checked rows, by default the source's; ``check`` takes flat rows (b, d) and
+    returns an array (b, d). ``row_shape`` is the shape of a row in the source.
     """
 
     ndim = 2
@@ -216,19 +203,10 @@ def _block_ends(source, size):
 class DatasetArray:
     """A torch Dataset as a source: its rows are read one by one.
 
-    Parameters
-    ----------
-    dataset : torch.utils.data.Dataset
-        It must have a length and always return the same items: rows of any shape, or tuples of a
-        row and a target. Items that draw random numbers from torch get them from a private
-        generator.
-
-    Raises
-    ------
-    TypeError
-        If the Dataset has no length.
-    ValueError
-        If it is empty, or its rows have different shapes.
+    The Dataset must have a length and always return the same items: rows of any shape, or tuples of
+    a row and a target. Items that draw random numbers from torch get them from a private
+    generator. A TypeError is raised without a length, and a ValueError if the Dataset is empty or
+    its rows have different shapes.
     """
 
     def __init__(self, dataset):

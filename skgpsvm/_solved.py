@@ -105,24 +105,11 @@ def fit_by_conjugate_gradients(
 ):
     """Solve for the posterior by conjugate gradients.
 
-    Parameters
-    ----------
-    sparse : SparseProblem
-    model : ModelWithBases
-        If it has a posterior, the first sites of likelihoods other than Gaussian are there.
-    index : LongTensor of shape (k,)
-        Rows that stand for all in the preconditioner.
-    finish : callable
-        Takes the solved model, the inference and its state; returns the fitted model and its
-        `Summary`.
-    row_shares : Tensor of shape (n, s), optional
-        See `DecoupledInference`.
-    local : bool
-        Whether the bases of the mean are rows, from which the model gets `LocalVariances`.
-
-    Returns
-    -------
-    fitted : Fitted
+    If the model has a posterior, the first sites of likelihoods other than Gaussian are there.
+    ``index`` (k,) are the rows that stand for all in the preconditioner. ``finish`` takes the
+    solved model, the inference and its state; it returns the fitted model and its `Summary`. See
+    `DecoupledInference` for ``row_shares`` (n, s). If ``local``, the bases of the mean are rows,
+    from which the model gets `LocalVariances`.
     """
     rows = sparse.rows
     model = replace(model, jitter=JITTER[rows.dtype])

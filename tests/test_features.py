@@ -165,7 +165,7 @@ def test_frequencies_drawn_anew_are_those_held(monkeypatch):
     assert held._held is not None
     few = held.chunk_size(X.device)
     assert_allclose(held.mean(X, coef), expected @ coef.T, rtol=1e-12)
-    monkeypatch.setattr(_features, "_FREQUENCY_BYTES", 0)
+    monkeypatch.setattr(_features, "HELD_BYTES", 0)
     monkeypatch.setattr(_features, "LARGE_BLOCK", 100)
     anew = bases_of(kernel, 3, 300)
     assert anew._held is None

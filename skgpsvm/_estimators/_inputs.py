@@ -20,22 +20,11 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     All rows of a source are read where ``y`` is given, so that a fit with an invalid row ends
     before it starts. Otherwise, they are read and checked when they are used.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-        It gets ``n_features_in_`` and ``feature_names_in_`` where ``reset``.
-    X : array-like or sparse matrix of shape (n, d), or source
-        A sparse one of at most two million numbers becomes an array.
-    reset : bool
-        Whether to set these attributes, or to compare ``X`` with them.
-    dtype : sequence of type
-        Types that stay; any other becomes the first.
-    flatten : bool
-        Whether rows of a source may have any shape.
-    transform : callable, optional
-        Takes rows of a source, and returns those to be checked.
-    **options : dict
-        Options of `validate_data`.
+    A sparse ``X`` of at most two million numbers becomes an array. If ``reset``, the estimator gets
+    ``n_features_in_`` and ``feature_names_in_``; else they are compared with ``X``. Types among
+    ``dtype`` stay; any other becomes the first. Of a source, ``flatten`` says that its rows may
+    have any shape, and ``transform`` takes rows and returns those to be checked. Other options are
+    those of `validate_data`.
     """
     if issparse(X):
         return _validated_sparse(estimator, X, reset, dtype=list(dtype), **options)
