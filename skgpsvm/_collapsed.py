@@ -295,8 +295,8 @@ class CollapsedLearning(Stage):
             return value, Hyperparameters(*gradients)._asdict()
 
         weight = self.bound.weight.item()
-        least_gain = _MIN_GAIN * self.tol * (weight + _EXTRA_ROWS)
-        free.maximize(value_and_gradients, state, least_gain, self.n_steps)
+        min_gain = _MIN_GAIN * self.tol * (weight + _EXTRA_ROWS)
+        free.maximize(value_and_gradients, state, min_gain, self.n_steps)
         state.gain = (state.objective - first) / weight
 
     def converged(self, state):

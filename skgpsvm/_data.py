@@ -349,20 +349,22 @@ class WeightedDataset:
         # Find the maximum number drawn per class: small classes leave more to the others.
         left = max_rows
         for i, size in enumerate(np.sort(sizes)):
-            most = left // (len(sizes) - i)
-            if size > most:
+            max_drawn = left // (len(sizes) - i)
+            if size > max_drawn:
                 break
             left -= size
         first = np.cumsum(sizes) - sizes
-        chosen = [order[at : at + min(n, max(most, 1))] for at, n in zip(first, sizes, strict=True)]
+        chosen = [
+            order[at : at + min(n, max(max_drawn, 1))] for at, n in zip(first, sizes, strict=True)
+        ]
         share = shares(units, np.concatenate(chosen))
         drawn = np.bincount(targets, weights * share, len(sizes))
         return share * (np.bincount(targets, weights) / np.where(drawn, drawn, 1))[targets]
 
 
-def evenly_spaced(n, most):
+def evenly_spaced(n, max_rows):
     """Return an index (k,) of at most so many of n rows, which are evenly spaced."""
-    return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).round().long()
+    return torch.linspace(0, n - 1, min(n, max_rows), dtype=torch.float64).round().long()
 
 
 def chunk_rows(X):

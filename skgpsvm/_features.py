@@ -150,8 +150,8 @@ class FourierBases(MeanBases):
         return values
 
     def chunk_size(self, device):
-        fewest = 0 if self._fit_in_memory() else _MIN_ROWS
-        return max(super().chunk_size(device), fewest)
+        min_rows = 0 if self._fit_in_memory() else _MIN_ROWS
+        return max(super().chunk_size(device), min_rows)
 
     def blocks(self, X):
         Q, size = self.n_pairs, block_rows(max(len(X), self._d), LARGE_BLOCK)

@@ -10,12 +10,12 @@ HELD_BYTES = 2**28  # of rows, or of their features, that are kept for further p
 HELD_VALUE_BYTES = 2**26  # the same of values of functions, which are cheaper to compute again
 
 
-def block_rows(width, size, least=1):
-    """Return the number of rows of a block of ``size`` numbers, at least ``least``.
+def block_rows(width, size, min_rows=1):
+    """Return the number of rows of a block of ``size`` numbers, at least ``min_rows``.
 
     A row has ``width`` numbers.
     """
-    return max(size // max(width, 1), least)
+    return max(size // max(width, 1), min_rows)
 
 
 def n_cached_blocks(device):

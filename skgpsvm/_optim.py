@@ -21,12 +21,12 @@ PARAMETER_BOUNDS = (math.log(1e-6), math.log(1e6))
 NOISE_BOUNDS = (PARAMETER_BOUNDS[0], math.log(1e2))
 
 
-def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
+def lbfgs(value_and_gradient, start, bounds, max_iter, min_gain=0.0):
     """Maximize a function from ``start`` within ``bounds`` by scipy's L-BFGS-B.
 
     ``value_and_gradient`` takes a Tensor (k,) to a float and a Tensor (k,), see `by_autograd`.
     ``start`` (k,) is in float64, on any device, and the bounds are (k, 2). The search ends after
-    the first step that gains less than ``least_gain``. Returns the best point and its value.
+    the first step that gains less than ``min_gain``. Returns the best point and its value.
 
     An evaluation is rejected where its value or gradient is not finite, or where it ends in a
     `NotPositiveDefiniteError`. scipy's line search interpolates the values it is given, so it sees
@@ -54,7 +54,7 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
 
     def stop(intermediate_result):
         losses.append(intermediate_result.fun)
-        if len(losses) > 1 and losses[-2] - losses[-1] < least_gain:
+        if len(losses) > 1 and losses[-2] - losses[-1] < min_gain:
             raise StopIteration
 
     found = minimize(
@@ -199,7 +199,7 @@ class Free:
             return gradients
         return gradients | {"theta": gradients["theta"] + self.prior.gradient(theta)}
 
-    def maximize(self, value_and_gradients, state, least_gain, n_steps=ROUND):
+    def maximize(self, value_and_gradients, state, min_gain, n_steps=ROUND):
         """Take a round of L-BFGS-B from the parameters of a `SparseState`.
 
         ``value_and_gradients`` takes all parameters by name, and returns the value and its
@@ -215,7 +215,7 @@ class Free:
             return value, flat.gradient(gradients)
 
         first, limits = flat.vector(start), flat.limits(start)
-        best, state.objective = lbfgs(value_and_gradient, first, limits, n_steps, least_gain)
+        best, state.objective = lbfgs(value_and_gradient, first, limits, n_steps, min_gain)
         vars(state).update(flat.parts(best, start))
         # A round of all its steps has one evaluation more than steps, at least.
         return n_evaluations <= n_steps

@@ -12,13 +12,13 @@ _MIN_CURVATURE = 0.2  # of a corrected information, relative to that before
 _RIDGE = 1e-3  # precision of entries without information
 
 
-def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
+def fisher_scoring(evaluate, start, bounds, max_iter, min_gain):
     """Maximize a log likelihood by Newton's steps with its information, within a trust region.
 
     ``evaluate`` takes a Tensor (k,). It returns the value, a float, and a callable that returns the
     gradient (k,) and the information (k, k), which approximates minus the Hessian. The start is
     clipped to the bounds (k, 2). There are at most ``max_iter`` steps besides those that are
-    rejected. They end when the next one is expected to gain less than ``least_gain``, which is
+    rejected. They end when the next one is expected to gain less than ``min_gain``, which is
     positive. Returns the best point and its value.
 
     Source: Nocedal and Wright (2006), algorithm 4.1. Departs from the source: the trust region is
@@ -37,7 +37,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
         ends = (bounds - best[:, None]).clamp(-radius, radius)
         step = _bounded_step(gradient, hess, ends)
         expected = (step @ (gradient - 0.5 * hess @ step)).item()
-        if not expected >= least_gain:
+        if not expected >= min_gain:
             break
         try:
             new, derive = evaluate(best + step)

@@ -184,10 +184,10 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     start = replace(start, noise=(), mean=None, root=None)
     if len(sparse.likelihood.parameters()):
         dispersion = family.dispersion(variance, means)
-        least = _min_dispersion(rows, dispersion, family.is_count)
-        limits = math.log(least), PARAMETER_BOUNDS[1]
-        found = replace(found, noise=replace(found.noise, given=GivenNoise(least, limits)))
-        start = replace(start, noise=tuple(dispersion.clamp_min(least).log().tolist()))
+        lowest = _min_dispersion(rows, dispersion, family.is_count)
+        limits = math.log(lowest), PARAMETER_BOUNDS[1]
+        found = replace(found, noise=replace(found.noise, given=GivenNoise(lowest, limits)))
+        start = replace(start, noise=tuple(dispersion.clamp_min(lowest).log().tolist()))
     return found, [at_gaussian_posterior(start, variance, links)]
 
 

@@ -38,11 +38,11 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
                 raise ValueError(f"{error}\n{_TAKING_NAN}") from None
             raise
     of_targets = {name: options.pop(name) for name in _OF_TARGETS if name in options}
-    least = options.pop("ensure_min_samples", 1)
+    min_rows = options.pop("ensure_min_samples", 1)
     rows = checked_rows(X, dtype, transform, estimator=estimator, **options)
     first = np.asarray(rows.source[:1])
     first = first.reshape(len(first), rows.shape[1]) if flatten else first
-    options |= {"ensure_min_samples": least, "ensure_all_finite": False}
+    options |= {"ensure_min_samples": min_rows, "ensure_all_finite": False}
     check_array(first, dtype=None, estimator=estimator, input_name="X", **options)
     header = getattr(rows.source, "header", first)
     validate_data(estimator, header, reset=reset, skip_check_array=True)
@@ -50,7 +50,7 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
         return rows
     # Of X, the check of y sees only the number of rows.
     zeros = np.broadcast_to(0.0, (len(rows), 1))
-    _, y = check_X_y(zeros, estimator=estimator, ensure_min_samples=least, **of_targets)
+    _, y = check_X_y(zeros, estimator=estimator, ensure_min_samples=min_rows, **of_targets)
     rows.check()
     return rows, y
 

@@ -100,7 +100,7 @@ class CollapsedSearch:
         self._n_exact, self._subsets = n_exact if is_exact else None, {}
         self._all_are_points = are_points(rows, start.Z)
         self._stages = _EXACT_STAGES if self._all_are_points else STAGES
-        self._least_gain = sparse.tol * min(rows.n_rows, self._n_exact or self._stages[0][0])
+        self._min_gain = sparse.tol * min(rows.n_rows, self._n_exact or self._stages[0][0])
 
     @property
     def is_needed(self):
@@ -184,7 +184,7 @@ class CollapsedSearch:
             if point is None:
                 break
             found = self._start(point, f", missing features {count}")[0]
-            if found.objective < state.objective + self._least_gain:
+            if found.objective < state.objective + self._min_gain:
                 break
             state = found
         return state
@@ -209,7 +209,7 @@ class CollapsedSearch:
                 theta = (found or point).theta.clone()
                 theta[place] = theta[place].minimum(log_length)
                 value = learning.bound.value(theta, point.Z, point.noise)
-                if value > best + self._least_gain:
+                if value > best + self._min_gain:
                     best, found = value, point._replace(theta=theta)
         return found
 
@@ -345,11 +345,11 @@ class CollapsedSearch:
         From little noise, an ascent may end at a function that follows every row. With a free
         period the initial variance is little: the less noise, the fewer steps keep to the period.
         """
-        least = self._first.noise.exp().min().item()
+        lowest = self._first.noise.exp().min().item()
         has_periods = "theta" in self._free_parts and free_periods(self.start.kernel).any()
         limit = _LARGE_NOISE if has_periods else INITIAL_VARIANCE
-        is_little = "noise" in self._free_parts and least < limit
-        return [(1.0, 1.0, _LARGE_NOISE / least)] if is_little else []
+        is_little = "noise" in self._free_parts and lowest < limit
+        return [(1.0, 1.0, _LARGE_NOISE / lowest)] if is_little else []
 
     def _best_of_few_rows(self):
         """Return the best end of `_SMALL_SAMPLE_STARTS`; None if none explains more than noise."""

@@ -317,7 +317,7 @@ class CoordinateAscent:
             before = before.item()
             value = before if value is None else value
             self._move(state, last, target, step, latents)
-            self._halve(state, last, self._least_uphill(before), latents)
+            self._halve(state, last, self._min_uphill(before), latents)
         state.n_steps += 1
         state.change = relative_change(state.mean, start)
         return value
@@ -364,18 +364,18 @@ class CoordinateAscent:
         step = newton_step(gradient, product, precondition)
         for size in (*_SIZES, 0.0):
             state.mean = start + size * step
-            if self.elbo(state) >= self._least_uphill(before):
+            if self.elbo(state) >= self._min_uphill(before):
                 break
         state.linear = times(state.precision, state.mean)
 
-    def _halve(self, state, start, least, latents=slice(None)):
-        """Halve the step of some latents from a start while the ELBO is below ``least``."""
+    def _halve(self, state, start, min_elbo, latents=slice(None)):
+        """Halve the step of some latents from a start while the ELBO is below ``min_elbo``."""
         for _ in range(MAX_HALVINGS):
-            if self.elbo(state) >= least:
+            if self.elbo(state) >= min_elbo:
                 break
             self._move(state, start, (state.precision, state.linear), 0.5, latents)
 
-    def _least_uphill(self, before):
+    def _min_uphill(self, before):
         """Return the ELBO after a step that does not lower it, but for rounding errors."""
         return before - max(ROUNDING * abs(before), self._slack(before))
 

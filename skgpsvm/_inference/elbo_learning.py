@@ -147,7 +147,7 @@ class ElboLearning(Stage):
         self._values = LatentRows(self.rows) if every_row else None
         self._dtype = dtype or rows.dtype
         self.free, self._learns_noise = free, "noise" in free.names
-        self._least_gain = _MIN_GAIN * tol * (rows.total_weight + _EXTRA_ROWS)
+        self._min_gain = _MIN_GAIN * tol * (rows.total_weight + _EXTRA_ROWS)
 
     def init(self, start):
         """Return the state with the sites at the prior, or at the posterior of a start."""
@@ -171,7 +171,7 @@ class ElboLearning(Stage):
         for _ in range(_MAX_SWEEPS):
             before = ascent.natural_sweep(posterior)
             value = ascent.elbo(posterior)
-            little = _MIN_GAIN_OF_SWEEP * self._least_gain
+            little = _MIN_GAIN_OF_SWEEP * self._min_gain
             if math.isfinite(best):
                 little = max(little, _SHARE_OF_DISTANCE * abs(value - best))
             if value - before < little:
@@ -210,7 +210,7 @@ class ElboLearning(Stage):
                 best_posterior = posterior
             return value, self.free.with_prior(gradients, parts["theta"])
 
-        state.ended = self.free.maximize(value_and_gradients, state, self._least_gain)
+        state.ended = self.free.maximize(value_and_gradients, state, self._min_gain)
         if self._values is not None:
             sites = (part.to(self._dtype) for part in (state.precision, state.linear))
             best_posterior = self._whitened(**state.parameters()).posterior_of(*sites)

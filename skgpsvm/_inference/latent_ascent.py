@@ -129,13 +129,13 @@ class LatentAscent:
         """Take an uphill sweep, see `CoordinateAscent.uphill_sweep`; return the ELBO before."""
         before, step = posterior.value, self.likelihood.step(1)
         for j, latents in enumerate(self.likelihood.groups):
-            part, least = posterior.parts[j], posterior.value - ROUNDING * abs(posterior.value)
+            part, min_elbo = posterior.parts[j], posterior.value - ROUNDING * abs(posterior.value)
             targets = [target[:, latents] for target in self.sites(posterior)]
             pairs = list(zip((part.precision, part.linear), targets, strict=True))
             for k in range(MAX_HALVINGS):
                 moved = self._part(j, *(torch.lerp(*pair, step * 0.5**k) for pair in pairs))
                 found = self._posterior([*posterior.parts[:j], moved, *posterior.parts[j + 1 :]])
-                if found.value >= least:
+                if found.value >= min_elbo:
                     break
             vars(posterior).update(vars(found))
         return before

@@ -195,8 +195,8 @@ def _drawn(classifier, X, scores, n_instances, rng):
     return chosen, scores[chosen]
 
 
-def _accepted(index, cov, n_known, most, rng):
-    """Return known points and those accepted of the others, at most so many, an array of indices.
+def _accepted(index, cov, n_known, max_size, rng):
+    """Return indices of known points and those accepted of the others, at most ``max_size``.
 
     The first ``n_known`` points of ``index`` (k,) are known; others may occur repeatedly. A point
     is accepted with a probability that is the share of its variance left, given the known points
@@ -216,7 +216,7 @@ def _accepted(index, cov, n_known, most, rng):
         if i >= n_known and (rng.uniform() >= share or point in accepted):
             continue
         accepted.append(point)
-        if len(accepted) == most:
+        if len(accepted) == max_size:
             break
         row = cov[:, i] - sum(known[:, i, None] * known for known in rows)
         scale = np.sqrt(left[:, i, None])

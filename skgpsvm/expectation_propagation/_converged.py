@@ -58,8 +58,8 @@ class EvidenceLearning(Stage):
                 state.restore(tried.as_dict())
             return value, self.problem.gradients(tried, update)
 
-        least_gain = _MIN_GAIN * self.tol * (self.propagation.rows.total_weight + _EXTRA_ROWS)
-        state.ended = self.problem.free.maximize(value_and_gradients, state, least_gain)
+        min_gain = _MIN_GAIN * self.tol * (self.propagation.rows.total_weight + _EXTRA_ROWS)
+        state.ended = self.problem.free.maximize(value_and_gradients, state, min_gain)
         self._converge(state)
 
     def _converge(self, state):

@@ -111,11 +111,11 @@ class NetworkDesign:
         prior = None
         if self.kernel is None:
             prior = SignalPrior(model.kernel, rows.device, self.likelihood.n_latents)
-        least, most = self.noise_bounds
+        low, high = self.noise_bounds
         if "mean" not in self.solved and len(initial := self.likelihood.parameters()):
             # A mean of zero leaves more to the noise than that of the solution.
-            least = max(least, min(initial.min().item(), most))
-        parts = model.kernel, torch.tensor(Z), self.likelihood, rows, (least, most), prior
+            low = max(low, min(initial.min().item(), high))
+        parts = model.kernel, torch.tensor(Z), self.likelihood, rows, (low, high), prior
         head, *solution = solve_head(*parts, self.solved)
         network = HybridNetwork(network, torch_kernel(model.kernel), head).to(rows.device)
         return model, network, solution

@@ -41,8 +41,8 @@ def split(rows, share, salt, threshold):
     if threshold is None:
         n_held = min(int(share * n), len(free))
         # If there are too few rows, all are trained on; a warm start holds out some of the others.
-        least = min(share, np.nextafter(hashes.min(), _NONE_HELD))
-        threshold = float(hashes[free[n_held - 1]] if n_held else least)
+        none = min(share, np.nextafter(hashes.min(), _NONE_HELD))
+        threshold = float(hashes[free[n_held - 1]] if n_held else none)
     held = np.sort(free[hashes[free] <= threshold])
     if not len(held):
         return rows, None, threshold

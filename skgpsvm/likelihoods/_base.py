@@ -204,15 +204,15 @@ def log_parameter(name, value):
     return torch.nn.Parameter(values.log())
 
 
-def capped_exp(f, most=_MAX_LOG):
-    """Return exp(f), continued by its tangent where f exceeds ``most``."""
-    beyond = (f - most).clamp_min(0)
+def capped_exp(f, max_log=_MAX_LOG):
+    """Return exp(f), continued by its tangent where f exceeds ``max_log``."""
+    beyond = (f - max_log).clamp_min(0)
     return torch.exp(f - beyond) * (1 + beyond)
 
 
-def capped_exp_derivative(f, most=_MAX_LOG):
+def capped_exp_derivative(f, max_log=_MAX_LOG):
     """Return the derivative of `capped_exp`."""
-    return f.clamp_max(most).exp()
+    return f.clamp_max(max_log).exp()
 
 
 def log_ndtr(x):

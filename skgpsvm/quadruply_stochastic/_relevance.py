@@ -141,7 +141,7 @@ class RelevanceSweeps(Stage):
     def __init__(self, sites, kernel, rows, *, mean_field, threshold, tol, noise_bounds=None):
         self._sites, self._kernel, self._rows = sites, kernel, rows
         self._mean_field, self._threshold = mean_field, threshold
-        self._least_change = tol * rows.total_weight
+        self._min_change = tol * rows.total_weight
         self._noise_bounds = noise_bounds
         self._kept = (None, None), {}
 
@@ -162,7 +162,7 @@ class RelevanceSweeps(Stage):
     def step(self, state):
         """Take one sweep; the objective is the bound, in nats."""
         before = copy(state)
-        little = max(_PER_WEIGHT_CHANGE, _PER_WEIGHT_FACTOR * self._least_change)
+        little = max(_PER_WEIGHT_CHANGE, _PER_WEIGHT_FACTOR * self._min_change)
         state.per_weight = state.per_weight or state.change < little
         precisions = self._precisions(state)
         self._sweep(state, precisions)
@@ -177,7 +177,7 @@ class RelevanceSweeps(Stage):
 
     def converged(self, state):
         """Return whether the last sweep pruned nothing and changed the bound by less than tol."""
-        return state.change < self._least_change and not state.n_pruned
+        return state.change < self._min_change and not state.n_pruned
 
     def value(self, state):
         """Return the lower bound on the log evidence, in nats."""

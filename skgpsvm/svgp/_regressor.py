@@ -426,10 +426,10 @@ class SVGPRegressor(GPRegressor):
 
     def _start(self, sparse, is_exact):
         """Return the model to start from; that of a warm start may need other points."""
-        start, most = sparse.problem.start, sparse.n_inducing
+        start, max_points = sparse.problem.start, sparse.n_inducing
         if start is None:
             return sparse.initial_model()
-        if is_exact or (self.n_inducing is None and len(start.Z) > most):
+        if is_exact or (self.n_inducing is None and len(start.Z) > max_points):
             return replace(start, Z=sparse.initial_model().Z, mean=None, root=None)
         return start
 
