@@ -104,15 +104,18 @@ def sets():
     return dict(sorted(chosen.items(), key=lambda item: (item[1].n, item[0])))
 
 
-def verdicts(results):
-    """Return mean ranks of the additive models by log score, and ours against the best other."""
+def verdicts(results, use):
+    """Return mean ranks of the additive models by log score, and ours against the best other.
+
+    ``use`` is that of the sets, for titles.
+    """
     shown = [name for name in methods() if name != WHOLE]
     means = results.groupby(["set", "method"])[["rmse", "nlpd", "log_loss"]].mean().unstack()
     names = list(dict.fromkeys(results["set"]))
     score = {name: means.loc[name, LOG_SCORE[kind_of(name)]].reindex(shown) for name in names}
     scores = pd.DataFrame(score).T
     mean_ranks = _report.ranks(scores, higher_is_better=False).mean().to_frame("mean rank").T
-    title = "Mean ranks of the additive models by log density and log-loss, over all sets"
+    title = f"Mean ranks of the additive models by log density and log-loss, {use} sets"
     parts = [_report.table(mean_ranks, title, 2)]
     rows = []
     for name in names:
@@ -137,20 +140,24 @@ def verdicts(results):
                     ].mean(),
                 }
             )
-    title = "Against the best other additive model; wanted: at most 1 % above"
+    title = f"Against the best other additive model, {use} sets; wanted: at most 1 % above"
     return [*parts, _report.table(pd.DataFrame(rows), title)]
 
 
 def report(results, plan):
-    """Return the parts of the report: the verdicts, then every set, by kind."""
-    parts = verdicts(results)
+    """Return the parts of the report: the verdicts, then every set, by kind and use."""
+    evaluated = results["set"].isin([name for sets in _data.EVALUATION.values() for name in sets])
+    parts = []
+    for use, chosen in (("evaluation", evaluated), ("development", ~evaluated)):
+        if chosen.any():
+            parts += verdicts(results[chosen], use)
     for kind, metrics in METRICS.items():
         names = [name for name in plan.sets if kind_of(name) == kind]
         if names:
             sizes = pd.DataFrame({name: vars(plan.sets[name]) for name in names}).T[["n", "d"]]
             of_kind = results[results["set"].isin(names)]
             parts.append(kind.capitalize())
-            parts += _report.methods(of_kind, sizes, methods(tuple(metrics)), metrics, OURS)
+            parts += _report.by_use(of_kind, sizes, methods(tuple(metrics)), metrics, OURS, kind)
     return parts
 
 
