@@ -339,7 +339,6 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         cov = torch.cat([part.posterior(device).cov(rows) for part in self._latents])
         return cov.permute(1, 2, 0).cpu().numpy() * self._latent_spread()
 
-    @isolated()
     def sample_latent(
         self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
     ) -> np.ndarray:
@@ -355,8 +354,17 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         Returns
         -------
         samples : ndarray of shape (n_samples, n, c)
-            The last axis stays where there is only one latent function.
+            For a regressor: in units of y, without noise, one function for each output. The last
+            axis stays where there is only one latent function.
         """
+        return self._in_units(self._sample_latent(X, n_samples, random_state))
+
+    def _in_units(self, latents):
+        """Return latents (..., c) as users see them: for a regressor, in units of y."""
+        return latents
+
+    @isolated()
+    def _sample_latent(self, X, n_samples, random_state):
         X = self._check_new(X)
         check_number("n_samples", n_samples, 1, integer=True)
         device, dtype = self._torch_options(X)

@@ -262,27 +262,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the means of validated rows, (n, t), in units of y."""
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
         means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
-        return means[:, : self._n_outputs] * self._y_std + self._y_mean
+        return self._in_units(means)
 
-    def sample_latent(
-        self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
-    ) -> np.ndarray:
-        """Draw joint samples of the latent functions at all rows, without noise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Memory is O(n^2): draw for a few thousand rows at most.
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        samples : ndarray of shape (n_samples, n, t)
-            In units of y. The last axis stays where y has one dimension.
-        """
-        draws = super().sample_latent(X, n_samples, random_state)
-        return draws[..., : self._n_outputs] * self._y_std + self._y_mean
+    def _in_units(self, latents):
+        return latents[..., : self._n_outputs] * self._y_std + self._y_mean
 
     @overload
     def predict(
@@ -473,8 +456,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             given = family.distribution(means, self._dispersions())
             return np.moveaxis(self._outputs(given.rvs(means.shape, random_state=rng)), 0, -1)
         # Of the latent functions in units of the normalized y, those of the outputs come first.
-        draws, t = super().sample_latent(X, n_samples, rng), self._n_outputs
-        latent = draws[..., :t] * self._y_std + self._y_mean
+        draws, t = self._sample_latent(X, n_samples, rng), self._n_outputs
+        latent = self._in_units(draws)
         std = np.sqrt(np.broadcast_to(self.noise_variance_, (t,)))
         if draws.shape[-1] > t:
             std = std * np.exp(0.5 * draws[..., t:])

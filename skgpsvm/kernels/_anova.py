@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal, overload
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import Kernel
 
 from .._isolation import isolated
 from .._torch_kernels import TorchKernel, register_torch_kernel
 from .._typing import ArrayLike
-from ._base import Bounds, LengthScaleKernel, MeasureLike, format_values
+from ._base import (
+    Bounds,
+    LengthScaleKernel,
+    MeasureLike,
+    NonstationaryKernel,
+    format_values,
+)
 from ._measures import measure_of
 from ._profiles import Matern, SquaredExponential
 
 
-class _OneFeature(Kernel):
+class _OneFeature(NonstationaryKernel):
     """Kernel of the column `feature` of X; scikit-learn's interface to its torch form."""
 
     @abstractmethod
@@ -29,23 +33,8 @@ class _OneFeature(Kernel):
         copies = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
         return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, copies)
 
-    @overload
-    def __call__(
-        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: Literal[False] = False
-    ) -> np.ndarray: ...
-
-    @overload
-    def __call__(
-        self, X: ArrayLike, Y: None = None, *, eval_gradient: Literal[True]
-    ) -> tuple[np.ndarray, np.ndarray]: ...
-
     @isolated()
-    def __call__(
-        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
-        if eval_gradient and Y is not None:
-            raise ValueError("Gradient can only be evaluated when Y is None.")
+    def _evaluate(self, X, Y, eval_gradient):
         k, theta, X, Z = self._tensors(X, X if Y is None else Y)
         if not (eval_gradient and len(theta)):
             K = k(X, Z, theta).numpy()
@@ -62,9 +51,6 @@ class _OneFeature(Kernel):
     def diag(self, X: ArrayLike) -> np.ndarray:
         k, theta, X = self._tensors(X)
         return k.diag(X, theta).numpy()
-
-    def is_stationary(self) -> bool:
-        return False
 
 
 class _TorchOneFeature(TorchKernel):

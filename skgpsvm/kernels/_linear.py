@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
-
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import DotProduct
@@ -73,22 +71,7 @@ class Linear(LengthScaleKernel):
         check_per_feature("offset of Linear", offset, X.shape[1])
         return (X - offset) / length_scale
 
-    @overload
-    def __call__(
-        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: Literal[False] = False
-    ) -> np.ndarray: ...
-
-    @overload
-    def __call__(
-        self, X: ArrayLike, Y: None = None, *, eval_gradient: Literal[True]
-    ) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def __call__(
-        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
-        if eval_gradient and Y is not None:
-            raise ValueError("Gradient can only be evaluated when Y is None.")
+    def _evaluate(self, X, Y, eval_gradient):
         F = self._features(X)
         K = F @ (F if Y is None else self._features(Y)).T
         if not eval_gradient:
@@ -102,9 +85,6 @@ class Linear(LengthScaleKernel):
 
     def diag(self, X: ArrayLike) -> np.ndarray:
         return np.square(self._features(X)).sum(1)
-
-    def is_stationary(self) -> bool:
-        return False
 
     def __repr__(self):
         length_scale, offset = format_values(self.length_scale), format_values(self.offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -84,22 +83,7 @@ class MultiscaleRBF(LengthScaleKernel):
         """Return the number of features, d, of the rows of all arrays."""
         return _check_columns(self.n_features, np.size(self.length_scale), *arrays)
 
-    @overload
-    def __call__(
-        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: Literal[False] = False
-    ) -> np.ndarray: ...
-
-    @overload
-    def __call__(
-        self, X: ArrayLike, Y: None = None, *, eval_gradient: Literal[True]
-    ) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def __call__(
-        self, X: ArrayLike, Y: ArrayLike | None = None, eval_gradient: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
-        if eval_gradient and Y is not None:
-            raise ValueError("Gradient can only be evaluated when Y is None.")
+    def _evaluate(self, X, Y, eval_gradient):
         X = np.atleast_2d(X)
         Y = X if Y is None else np.atleast_2d(Y)
         d = self._n_features(X, Y)
@@ -122,9 +106,6 @@ class MultiscaleRBF(LengthScaleKernel):
         X = np.atleast_2d(X)
         self._n_features(X)
         return np.ones(len(X))
-
-    def is_stationary(self) -> bool:
-        return False
 
     def __repr__(self):
         n_features = "" if self.n_features is None else f", n_features={self.n_features}"
