@@ -40,7 +40,8 @@ from . import _data, _harness, _report
 
 SETS = {True: ("pima", "column3C", "ionosphere"), False: ("housing", "airfoil", "wine")}
 ROWS = 150
-CASES = {  # estimators, and the modules whose constants are changed in their fits
+# Estimators, the modules whose constants are changed in their fits, and rows if not as many.
+CASES = {
     "EP": (
         skgpsvm.EPClassifier(),
         "propagation._(starts|converged|propagation)|priors|initialization:_(MIN|SWEEPS)",
@@ -58,6 +59,11 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
     "Decoupled": (
         skgpsvm.DecoupledGPRegressor(),
         "_solved|exact_evidence|held_out|_local_variances|decoupled",
+    ),
+    "Decoupled, 800 rows": (
+        skgpsvm.DecoupledGPRegressor(),
+        "held_out|_local_variances|_solved|collapsed_search:_LONGEST",
+        800,
     ),
     "Decoupled, student_t": (
         skgpsvm.DecoupledGPRegressor(likelihood="student_t", n_inducing=50),
@@ -95,6 +101,7 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
         skgpsvm.BayesianSVC(),
         "bayesian_svm|_calibration|_hinge|mean_steps|coordinate_ascent|default_kernels",
     ),
+    "SVC, adam": (skgpsvm.BayesianSVC(optimizer="adam", n_inducing=50), "natural_gradient"),
     "SVC, minibatches": (
         skgpsvm.BayesianSVC(solver=CoordinateAscent(batch_size=32), n_inducing=50, optimizer=None),
         "coordinate_ascent|natural_gradient",
@@ -132,14 +139,16 @@ CASES = {  # estimators, and the modules whose constants are changed in their fi
     "Additive, classes": (skgpsvm.AdditiveGPClassifier(), "additive"),
 }
 SKIPPED = {
-    "BYTES|ENTRIES|BLOCK|CHUNK|_AT_ONCE|BATCH_|PANEL|_DRAWS$|DEVICE|_HELD|EXTRACTED": "memory",
-    "JITTER|ROUNDING|TINY|EPSILON|PRECISION$|_TOL$|_TAIL|_NODES|_REACH$|_SQUARE|_SERIES": "digits",
+    "MAX_MOVED|MAX_DENSE_POINTS|BYTES|ENTRIES|BLOCK|CHUNK"
+    "|_AT_ONCE|BATCH_|PANEL|_DRAWS$|DEVICE|_HELD|EXTRACTED": "memory",
+    "DECIMALS|_MIN_(NORM|RATIO|SLOPE|VARIANCE)$"
+    "|JITTER|ROUNDING|TINY|EPSILON|PRECISION$|_TOL$|_TAIL|_NODES|_REACH$|_SQUARE|_SERIES": "digits",
     "LAYOUT|_SEEDS|_WORD|_ROUNDS$|MULTIPLIERS|WEYL|_RADII|_MIXTURE|GOLDEN": "random numbers",
     r"_ROWS(\[\d\])?$|_rows$|MAX_EXACT|MAX_CONVERGED|MAX_FULL|exact_|gram_speed|dense_|factored_"
     "|LANDMARKS|_MERGED|_MANY|(_SEARCH|_REFINEMENT)_SIZE$|_MAX_CLASSES": "numbers of rows, by time",
     "_MAX_(NAMED|SHOWN|LABEL|LABELS|HEADER|WIDTH|COLS|LABEL_CHARS|FEATURES)$|WIDTH|HEIGHT|COLS$"
     "|FADED|PER_INCH|_SOFT$|_NEAR$|MAX_INTEGER|MAX_DENSE$|LOG2_E|_PROFILE": "display and formats",
-    "_MAX_(UPDATES|SWEEPS|STEPS|TRIALS|HALVINGS|DOUBLINGS)|NEWTON_STEPS": "loops",
+    "_?MAX_(UPDATES|SWEEPS|STEPS|TRIALS|HALVINGS|DOUBLINGS|ITERATIONS)|NEWTON_STEPS": "loops",
     "BOUNDS|PRECISIONS|ROUGHER|PER_MEDIAN|MIN_NATS|_MAX_LOST": "bounds, warnings and mathematics",
 }
 NAME = re.compile(r"_?[A-Z][A-Z0-9_]*$")
@@ -226,10 +235,10 @@ def times(value, factor):
 
 
 @cache
-def rows(name, classes):
-    """Return the first split of a set, with at most 150 training rows."""
+def rows(name, classes, n_rows=ROWS):
+    """Return the first split of a set, with at most so many training rows."""
     data = _data.split_classification(name, 0) if classes else _data.split_regression(name, 0)
-    return data.X_train[:ROWS], data.y_train[:ROWS], data.X_test, data.y_test
+    return data.X_train[:n_rows], data.y_train[:n_rows], data.X_test, data.y_test
 
 
 def evaluate(constant, factor, case, set):
@@ -239,7 +248,7 @@ def evaluate(constant, factor, case, set):
         clone(CASES[case][0]).set_params(random_state=seed),
         is_classifier(CASES[case][0]),
     )
-    X, y, X_test, y_test = rows(set, classes)
+    X, y, X_test, y_test = rows(set, classes, *CASES[case][2:])
     with changed(constant, factor):
         start = time.process_time()
         model.fit(X, y)
@@ -256,7 +265,7 @@ def evaluate(constant, factor, case, set):
 def read(case):
     """Return the constants that functions read which a fit and a prediction call."""
     classes = is_classifier(CASES[case][0])
-    X, y, X_test, _ = rows(SETS[classes][0], classes)
+    X, y, X_test, _ = rows(SETS[classes][-1], classes, *CASES[case][2:])
     entered = set()
 
     def trace(frame, event, _):
@@ -264,7 +273,7 @@ def read(case):
 
     sys.setprofile(trace)
     try:
-        clone(CASES[case][0]).set_params(random_state=0).fit(X[:100], y[:100]).predict(X_test[:5])
+        clone(CASES[case][0]).set_params(random_state=0).fit(X, y).predict(X_test[:5])
     finally:
         sys.setprofile(None)
     names = {}
