@@ -58,16 +58,16 @@ CASES = {
     ),
     "Decoupled": (
         skgpsvm.DecoupledGPRegressor(),
-        "_solved|exact_evidence|held_out|_local_variances|decoupled",
+        "_conjugate|exact_evidence|held_out|_local_variances|decoupled",
     ),
     "Decoupled, 800 rows": (
         skgpsvm.DecoupledGPRegressor(),
-        "held_out|_local_variances|_solved|collapsed_search:_LONGEST",
+        "held_out|_local_variances|_conjugate|collapsed_search:_LONGEST",
         800,
     ),
     "Decoupled, student_t": (
         skgpsvm.DecoupledGPRegressor(likelihood="student_t", n_inducing=50),
-        "_inference.decoupled|_solved",
+        "_inference.decoupled|_conjugate",
     ),
     "Decoupled, sgd": (
         skgpsvm.DecoupledGPRegressor(

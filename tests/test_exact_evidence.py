@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skgpsvm import DecoupledGPRegressor, _solved
+from skgpsvm import DecoupledGPRegressor, _conjugate_gradients
 from skgpsvm._hyperparameters import exact_evidence
 
 
@@ -15,7 +15,7 @@ def test_more_rows_correct_length_scales_that_few_points_learn_too_long(monkeypa
 
     def error(n_rows):
         monkeypatch.setattr(exact_evidence, "EVIDENCE_ROWS", (100, 300, n_rows))
-        monkeypatch.setattr(_solved, "EVIDENCE_ROWS", (100, 300, n_rows))
+        monkeypatch.setattr(_conjugate_gradients, "EVIDENCE_ROWS", (100, 300, n_rows))
         model = DecoupledGPRegressor(n_inducing=10, random_state=0).fit(X[:2000], y[:2000])
         return np.sqrt(np.mean((model.predict(X[2000:]) - latent[2000:]) ** 2))
 

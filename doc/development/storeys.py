@@ -28,7 +28,7 @@ STOREYS = {
         "_estimators",
         "_sparse",
         "_variational",
-        "_solved",
+        "_conjugate_gradients",
         "_parameters",
         "solvers",
         "_doubts",

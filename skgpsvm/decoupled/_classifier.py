@@ -7,9 +7,9 @@ from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
 
+from .._conjugate_gradients import fit_by_conjugate_gradients, learn_classifier, with_elbo
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
-from .._solved import fit_by_conjugate_gradients, learn_classifier, with_elbo
 from .._typing import (
     ClassWeight,
     Device,

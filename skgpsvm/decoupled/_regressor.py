@@ -6,16 +6,16 @@ from typing import Literal, Self
 
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPRegressor, all_or_nothing, stream
-from .._hyperparameters.default_kernels import ROUGHER
-from .._parameters import ParameterRules, where
-from .._solved import (
+from .._conjugate_gradients import (
     calibrated_fit,
     fit_by_conjugate_gradients,
     is_calibrated,
     learn_regressor,
     regression_attributes,
 )
+from .._estimators import GPRegressor, all_or_nothing, stream
+from .._hyperparameters.default_kernels import ROUGHER
+from .._parameters import ParameterRules, where
 from .._typing import (
     ArrayLike,
     Device,

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import ConstantKernel
 
+from .._conjugate_gradients import parts_on_device
 from .._estimators import FOLLOWED
 from .._fitted_models import DecoupledModel
 from .._hyperparameters.initialization import median_scales
@@ -14,7 +15,6 @@ from .._hyperparameters.periods import with_most_likely_periods
 from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
-from .._solved import parts_on_device
 from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED, update_posterior
 from .._torch_kernels import theta_bounds, torch_kernel
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes

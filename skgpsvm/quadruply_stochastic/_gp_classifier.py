@@ -7,10 +7,10 @@ from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
 
+from .._conjugate_gradients import learn_classifier
 from .._estimators import GPClassifier
 from .._features import FourierFeatures
 from .._parameters import ParameterRules
-from .._solved import learn_classifier
 from .._typing import (
     ClassWeight,
     Device,

@@ -6,11 +6,11 @@ from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
 
+from .._conjugate_gradients import is_calibrated, learn_regressor, regression_attributes
 from .._estimators import GPRegressor
 from .._features import FourierFeatures
 from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
-from .._solved import is_calibrated, learn_regressor, regression_attributes
 from .._typing import Device, Dtype, InducingPoints, MeanFunction, RandomStateLike, ndarray
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import ConjugateGradients, QuadruplyStochastic

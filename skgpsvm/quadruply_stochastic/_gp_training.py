@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from .._collapsed import JITTER
+from .._conjugate_gradients import calibrated_fit, fit_by_conjugate_gradients, with_elbo
 from .._data import WeightedDataset
 from .._estimators import FOLLOWED
 from .._features import FourierFeatures
@@ -17,7 +18,6 @@ from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._objectives import elbo
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import Summary
-from .._solved import calibrated_fit, fit_by_conjugate_gradients, with_elbo
 from .._sparse import MORE_FOLLOWED
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
-from skgpsvm import DecoupledGPRegressor, QSGPRegressor, _solved
+from skgpsvm import DecoupledGPRegressor, QSGPRegressor, _conjugate_gradients
 from skgpsvm._local_variances import LocalVariances
 from skgpsvm._posteriors import WhitenedBasis
 
@@ -27,7 +27,7 @@ LOCAL = DecoupledGPRegressor(QUICK.kernel, **SETTINGS)
 @pytest.mark.parametrize("quick", [QUICK, LOCAL], ids=["power", "local"])
 def test_variances_are_right_between_few_inducing_points(quick, monkeypatch):
     model = clone(quick).fit(*quick_sine(0))
-    monkeypatch.setattr(_solved, "MIN_CALIBRATED", 501)
+    monkeypatch.setattr(_conjugate_gradients, "MIN_CALIBRATED", 501)
     plain = clone(quick).fit(*quick_sine(0))
     X_new, y_new = quick_sine(1)
     densities = []
@@ -66,11 +66,11 @@ def test_rows_held_out_are_read_in_chunks(quick, function, monkeypatch):
         return own(part, X)
 
     monkeypatch.setattr(*function, variance)
-    monkeypatch.setattr(_solved, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(_conjugate_gradients, "CHUNK_ROWS", 20)
     model = clone(quick).fit(*quick_sine(0))
     assert model.noise_variance_ == pytest.approx(whole.noise_variance_, rel=1e-9)
     # Local variances depend on the noise, which is calibrated repeatedly.
-    assert sizes == [20, 20, 10] * (1 if quick is QUICK else _solved._CALIBRATIONS)
+    assert sizes == [20, 20, 10] * (1 if quick is QUICK else _conjugate_gradients._CALIBRATIONS)
 
 
 def test_rows_held_out_are_not_their_own_neighbors():
