@@ -273,18 +273,17 @@ def update_posterior(estimator, problem, stage, state, summarize):
     return Fitted(problem.start.at(state), curve, summarize(stage.at(state), state))
 
 
-def streaming_ascent(problem, likelihood, sweep, tol):
-    """Return the stage that updates a sparse GP by new rows, and its first state.
+def update_by_ascent(estimator, problem, sweep, summarize, tol):
+    """Update a sparse GP by new rows, for which the posterior so far is the prior.
 
-    The posterior so far is the prior of the new rows. ``sweep`` is a method of `CoordinateAscent`.
+    ``sweep`` is a method of `CoordinateAscent`, and ``tol`` that of `AscentStage`.
     """
     rows, tensors = problem.rows, problem.start.state(problem.rows.device)
-    ascent = CoordinateAscent(
-        likelihood.at(tensors["noise"]), problem.start.basis(rows.device), rows
-    )
+    likelihood = estimator._make_likelihood().at(tensors["noise"])
+    ascent = CoordinateAscent(likelihood, problem.start.basis(rows.device), rows)
     ascent.prior = natural_parameters(tensors["mean"], tensors["root"])
     stage = AscentStage(ascent, sweep, tol)
-    return stage, stage.init(tensors["noise"])
+    return update_posterior(estimator, problem, stage, stage.init(tensors["noise"]), summarize)
 
 
 def sparse_attributes(estimator, models):

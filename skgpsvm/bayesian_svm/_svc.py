@@ -24,8 +24,7 @@ from .._sparse import (
     check_sparse_parameters,
     fit_posterior,
     sparse_attributes,
-    streaming_ascent,
-    update_posterior,
+    update_by_ascent,
 )
 from .._typing import ClassWeight, Device, Dtype, InducingPoints, RandomStateLike, ndarray
 from ._kernel_choice import chosen_kernel
@@ -277,8 +276,7 @@ class BayesianSVC(GPClassifier):
 
     def _update_model(self, problem):
         tol = self._tolerance(problem.rows)
-        parts = problem, self._make_likelihood(), CoordinateInference.sweep, tol
-        return update_posterior(self, problem, *streaming_ascent(*parts), leave_one_out)
+        return update_by_ascent(self, problem, CoordinateInference.sweep, leave_one_out, tol)
 
     def _tolerance(self, rows):
         return self.tol / (_LOO_TOL_DIVISOR if rows.n_rows < rows.X.shape[1] else 1)

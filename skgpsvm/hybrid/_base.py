@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Self
 
 import torch
@@ -11,7 +12,7 @@ from .._estimators import all_or_nothing, fit_models
 from .._isolation import isolated
 from .._typing import ArrayLike, Device, MatrixLike, PathLike
 from ._inputs import validated_rows
-from ._network import Predictor
+from ._network import Predictor, log_probabilities
 from ._persistence import read_model, save_model
 from ._training import network_attributes
 
@@ -19,9 +20,8 @@ from ._training import network_attributes
 class HybridMixin:
     """Methods that all hybrid estimators have.
 
-    A subclass gives its `NetworkDesign` by ``_network_design()``, and by ``_torch_output()`` a
-    function of latent means and variances (b, c), which the module of `to_torch` returns. The
-    fitted attributes ``_saved`` are in its weight files besides those of all hybrid estimators.
+    A subclass gives its `NetworkDesign` by ``_network_design()``. The fitted attributes ``_saved``
+    are in its weight files besides those of all hybrid estimators.
     """
 
     @all_or_nothing
@@ -125,6 +125,10 @@ class HybridMixin:
         # The rows that hyperparameters were learned with are not in the file.
         vars(self).update(attributes | network_attributes(self, model) | {"_learned": None})
         return self
+
+    def _torch_output(self):
+        """Return the function of latent moments (b, c) whose values `to_torch` returns."""
+        return partial(log_probabilities, self._class_probabilities())
 
     def _validated(self, X, reset, **options):
         return validated_rows(self, X, reset, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,7 +16,6 @@ from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import DensityLoss
-from ._network import log_probabilities
 from ._training import (
     HYBRID_FOLLOWED,
     LOSS_USES,
@@ -171,9 +169,6 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     def _check_parameters(self):
         check_hybrid_parameters(self)
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
-
-    def _torch_output(self):
-        return partial(log_probabilities, self._class_probabilities())
 
     def _sites_of(self, likelihood):
         # The network and the posterior start from random numbers in the order of the labels.

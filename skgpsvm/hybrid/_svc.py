@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,6 @@ from .._typing import ClassWeight, Device, Dtype, RandomStateLike, ndarray
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import CalibratedLoss
-from ._network import log_probabilities
 from ._training import (
     HYBRID_FOLLOWED,
     HYBRID_USES,
@@ -208,9 +206,6 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         check_hybrid_parameters(self)
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
-
-    def _torch_output(self):
-        return partial(log_probabilities, self._class_probabilities())
 
     def _class_probabilities(self):
         calibration = self.temperature_, self.spread_, self.intercept_

@@ -14,8 +14,7 @@ from .._parameters import ParameterRules
 from .._sparse import (
     SPARSE_FOLLOWED,
     fit_posterior,
-    streaming_ascent,
-    update_posterior,
+    update_by_ascent,
 )
 from .._typing import (
     ClassWeight,
@@ -234,8 +233,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         return fit_posterior(sparse, model, stage, classification_summary)
 
     def _update_model(self, problem):
-        parts = problem, self._make_likelihood(), natural_sweep, self.tol
-        return update_posterior(self, problem, *streaming_ascent(*parts), classification_summary)
+        return update_by_ascent(self, problem, natural_sweep, classification_summary, self.tol)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         [(bound, (mean, var, *rest))] = summaries

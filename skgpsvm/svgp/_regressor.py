@@ -24,8 +24,7 @@ from .._sparse import (
     SPARSE_FOLLOWED,
     fit_posterior,
     optimized,
-    streaming_ascent,
-    update_posterior,
+    update_by_ascent,
 )
 from .._typing import (
     ArrayLike,
@@ -498,8 +497,7 @@ class SVGPRegressor(GPRegressor):
         return fit_posterior(sparse, model, stage, regression_summary, curve)
 
     def _update_model(self, problem):
-        parts = problem, self._make_likelihood(), natural_sweep, self.tol
-        return update_posterior(self, problem, *streaming_ascent(*parts), regression_summary)
+        return update_by_ascent(self, problem, natural_sweep, regression_summary, self.tol)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         [(elbo, left_out)] = summaries
