@@ -19,6 +19,8 @@ from skgpsvm.additive import _interactions, _processes
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._bound import (
     EffectsBound,
+    RowColumns,
+    SiteRows,
     Sums,
     gains,
     precision_root,
@@ -31,7 +33,7 @@ from skgpsvm.additive._processes import (
     Chebyshev,
     uniform_moments,
 )
-from skgpsvm.additive._site_ascent import SiteAscent
+from skgpsvm.additive._site_ascent import RowSiteAscent, SiteAscent
 from skgpsvm.kernels import ANOVARBF
 from skgpsvm.likelihoods import Logistic, Probit
 
@@ -173,9 +175,10 @@ def test_importance_at_the_gaussian_optimum(no_jitter):
         (Probit(), ("precision", 2), -4.3533228016),
     ],
 )
-def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
+@pytest.mark.parametrize("kind", [SiteAscent, RowSiteAscent])
+def test_sites_converge_to_the_optimum(no_jitter, kind, likelihood, form, value):
     rows, sites = rows_of(X, LABELS), LikelihoodSites(likelihood, 1)
-    ascent = SiteAscent(
+    ascent = kind(
         *(tiny(), rows, None, form, 0.0, 0.0),
         sites=sites,
         batch_size=None,
@@ -259,6 +262,31 @@ def test_bounds_and_information_of_several_latents_are_sums():
     gradient, found = both.derivatives(["noise"])
     assert_allclose(found, expected[-1:, -1:], rtol=1e-4, atol=1e-8)
     assert list(gradient) == ["noise"]
+
+
+@forms
+@pytest.mark.parametrize("kind", variants())
+def test_sites_of_rows_have_the_bound_of_their_sums(kind, form):
+    basis, rng = variants()[kind], np.random.default_rng(0)
+    gaps = [[kind == "missing", False]] * 2 + [[False, False]] * 3
+    precision, linear = t64(rng.uniform(0.5, 2, (2, 5))), t64(rng.normal(size=(2, 5)))
+    columns = RowColumns(basis(t64(np.where(gaps, np.nan, X))))
+    T = columns.joined
+    sums = Sums(T.T @ (precision[..., None] * T), linear @ T)
+    usual = basis.start()
+    theta = {name: t64(list(values.values())) + 0.1 for name, values in usual.items()}
+    effects, noise, names = basis.at(theta), t64(0.0), ["length", "variance"]
+    found, expected = (
+        EffectsBound(effects, part, noise, *form)
+        for part in (SiteRows(columns, precision, linear), sums)
+    )
+    assert_allclose(found.value, expected.value, rtol=1e-10)
+    (slopes, information), (others, other) = (part.derivatives(names) for part in (found, expected))
+    for name in names:
+        assert_allclose(slopes[name], others[name], rtol=1e-7, atol=1e-9)
+    assert_allclose(information, other, rtol=1e-7, atol=1e-9)
+    one = SiteRows(columns, precision[1], linear[1]), Sums(sums.gram[1], sums.cross[1])
+    assert_allclose(*(gains(effects, part, noise) for part in one), rtol=1e-7, atol=1e-9)
 
 
 def test_gains_are_differences_of_bounds():
@@ -415,7 +443,7 @@ def test_pairs_without_an_interaction_to_test_have_no_score():
 def test_rows_by_their_columns_and_divergence_are_those_of_dense_matrices(form):
     basis = tiny()
     posterior = posterior_of(basis, form)
-    mean, var = posterior.row_marginals(basis(t64(X)))
+    mean, var = posterior.row_marginals(RowColumns(basis(t64(X))))
     direct_mean, direct_var = posterior.marginals(t64(X))
     # Error of the interpolation by polynomials.
     assert_allclose(mean, direct_mean[:, 0], atol=1e-9)

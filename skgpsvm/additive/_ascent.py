@@ -15,7 +15,7 @@ from .._memory import CHUNK_ROWS, LARGE_BLOCK, block_rows
 from .._optim import NOISE_BOUNDS, PARAMETER_BOUNDS, ROUND, FlatParameters
 from .._scoring import fisher_scoring
 from ..likelihoods._regression import observations
-from ._bound import EffectsBound, Sums, gains, products
+from ._bound import EffectsBound, RowColumns, Sums, gains, products
 from ._defaults import DEFAULTS
 from ._posterior import AdditivePosterior
 
@@ -248,25 +248,24 @@ class AdditiveAscent(Stage):
 
     def _zeros(self, *latents):
         """Return zeros for Gram matrices of the columns, (..., r, r)."""
-        r = self._n_columns()
+        r = self.basis.n_columns(self.rows)
         return self.rows.weights.new_zeros(*latents, r, r)
-
-    def _n_columns(self):
-        return sum(part.shape[1] for part in self.basis(self.rows.take(slice(0))[0]))
 
     def _chunk_rows(self):
         """Return the number of rows whose columns are in memory at a time."""
-        return min(CHUNK_ROWS, block_rows(self._n_columns(), LARGE_BLOCK))
+        return min(CHUNK_ROWS, block_rows(self.basis.n_columns(self.rows), LARGE_BLOCK))
 
     def _row_moments(self, posteriors, X, columns=None):
         """Return latent means and variances (b, c) at rows of the fit.
 
-        ``columns`` are those of the basis at the rows, if they have been computed already.
+        ``columns`` are the `RowColumns` of the rows, if they have been computed already.
         """
         if columns is not None:
             return stacked_moments(posterior.row_marginals(columns) for posterior in posteriors)
         parts = X.split(self._chunk_rows())
-        found = [self._row_moments(posteriors, part, self.basis(part)) for part in parts]
+        found = [
+            self._row_moments(posteriors, part, RowColumns(self.basis(part))) for part in parts
+        ]
         return tuple(map(torch.cat, zip(*found, strict=True)))
 
     def posteriors(self, state):

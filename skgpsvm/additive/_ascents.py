@@ -9,7 +9,7 @@ from ._ascent import GaussianAscent
 from ._defaults import DEFAULTS
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
 from ._grids import Grids
-from ._site_ascent import SiteAscent
+from ._site_ascent import RowSiteAscent, SiteAscent
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,21 @@ class Ascents:
         """Return the `AdditiveAscent` of a basis with inducing points."""
         least = self.grids.least_lengths(basis.n_inducing, basis.n_inducing_pair)
         # With known noise, the Gram matrix of the columns depends on the learned noise.
-        is_read_once = self.sites.conjugate and rows.targets.ndim < 3
-        return self._ascent(GaussianAscent if is_read_once else SiteAscent, least, basis, rows)
+        if self.sites.conjugate and rows.targets.ndim < 3:
+            kind = GaussianAscent
+        else:
+            kind = RowSiteAscent if self._keeps_sites(basis, rows) else SiteAscent
+        return self._ascent(kind, least, basis, rows)
+
+    def _keeps_sites(self, basis, rows):
+        """Return whether the rows are fewer than the columns, and all in one batch.
+
+        With n rows, r columns and p features, some r / 3, products of the features then take
+        O(n p^2) instead of O(r^2 p), and no Gram matrix takes O(n r^2).
+        """
+        here = len(rows) == rows.n_rows  # and not on other ranks
+        at_once = self.batch_size is None or self.batch_size >= rows.n_rows
+        return here and at_once and rows.n_rows < basis.n_columns(rows)
 
     def exact(self, basis, rows):
         """Return the `AdditiveAscent` of a basis without inducing points."""

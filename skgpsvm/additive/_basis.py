@@ -320,6 +320,10 @@ class AdditiveBasis:
                 found.append(product[:, self.kept(*term, u.device)])
         return found
 
+    def n_columns(self, rows):
+        """Return the number of columns of the rows of a `WeightedDataset`."""
+        return sum(part.shape[1] for part in self(rows.take(slice(0))[0]))
+
     # Hyperparameters and measures
 
     def at(self, theta):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,35 @@ from .._linalg import cholesky, identity_like
 from .._transfers import to_device
 
 _EPSILON = torch.finfo(torch.float64).eps
+
+
+class RowColumns:
+    """Columns of the terms at some rows; the features at the latest hyperparameters are kept.
+
+    Parameters
+    ----------
+    parts : list of Tensor of shape (n, r)
+        For the constant and each term, as an `AdditiveBasis` gives them.
+    """
+
+    def __init__(self, parts):
+        self.parts, self._latest = parts, (None, None)
+
+    @cached_property
+    def joined(self):
+        """Columns (n, r) of all terms."""
+        return torch.cat(self.parts, 1)
+
+    def features(self, effects):
+        """Return whitened features (n, p), and prior variances (n, 1 + n_terms), at `Effects`."""
+        known, found = self._latest
+        if known is not effects:
+            parts = list(zip(self.parts, effects.coefs, effects.covs, strict=True))
+            features = torch.cat([part @ coef for part, coef, _ in parts], 1)
+            prior = torch.stack([((part @ cov) * part).sum(1) for part, _, cov in parts], 1)
+            found = features, prior
+            self._latest = effects, found
+        return found
 
 
 @dataclass
@@ -35,6 +65,151 @@ class Sums:
     squares: float = 0.0
     weight: float = 0.0
 
+    def of_features(self, effects):
+        """Return the `FeatureSums` of `Effects`."""
+        return _SummedFeatures(effects, self)
+
+
+@dataclass
+class SiteRows:
+    """Sites of the rows for one latent, or for several, with the columns that `Sums` sum over.
+
+    Where rows are fewer than columns, products of their features take less time than those of the
+    Gram matrix of the columns.
+
+    Attributes
+    ----------
+    columns : RowColumns
+    precision, linear : Tensor of shape (..., n)
+    """
+
+    columns: RowColumns
+    precision: torch.Tensor
+    linear: torch.Tensor
+    squares, weight = 0.0, 0.0
+
+    @property
+    def cross(self):
+        """Sums of the columns times the linear terms, (..., r)."""
+        return self.linear @ self.columns.joined
+
+    def of_features(self, effects):
+        """Return the `FeatureSums` of `Effects`."""
+        return _RowFeatures(effects, self)
+
+
+class FeatureSums(ABC):
+    """Products of whitened features, summed over the rows with their precisions.
+
+    Attributes
+    ----------
+    gram : Tensor of shape (..., p, p)
+    cross : Tensor of shape (..., p)
+        With the targets, or with the linear terms of sites.
+    prior : Tensor of shape (..., 1 + n_terms)
+        Prior variances of the constant and each term.
+    """
+
+    @abstractmethod
+    def with_columns(self, weights):
+        """Return sums (c, r, k) of the columns times functions, given their weights (c, p, k)."""
+
+    @abstractmethod
+    def along(self, moves):
+        """Return sums of products with functions of the columns.
+
+        Parameters
+        ----------
+        moves : dict of Tensor (c, r, k)
+            Coefficients of the functions of some terms, by place.
+
+        Returns
+        -------
+        of_features : Tensor of shape (c, k, p)
+            For the functions of all terms.
+        of_functions : Tensor of shape (c, k, k)
+        """
+
+    @abstractmethod
+    def by_coefs(self, by_features):
+        """Return products of columns and features (r, p) with adjoints (c, p, p), a list by term.
+
+        They are summed over latents, and each term has its own rows and columns.
+        """
+
+    @abstractmethod
+    def own_grams(self):
+        """Return Gram matrices (r, r) of the columns of each term, summed over latents, a list."""
+
+
+class _SummedFeatures(FeatureSums):
+    """`FeatureSums` from the Gram matrix of the columns."""
+
+    def __init__(self, effects, sums):
+        self._rows, self._sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
+        self._coefs, self._columns = effects.coefs, sums.gram
+        self._half = self._of_features(sums.gram)
+        gram = zip(self._coefs, self._half.split(self._rows, -2), strict=True)
+        self.gram = torch.cat([coef.T @ part for coef, part in gram], -2)
+        self.cross = self._of_features(sums.cross)
+        covs = zip(effects.covs, diagonal_blocks(sums.gram, self._rows), strict=True)
+        self.prior = torch.stack([(cov * block).sum((-2, -1)) for cov, block in covs], -1)
+
+    def _of_features(self, array):
+        found = array.new_empty(*array.shape[:-1], sum(self._sizes))
+        parts = (found.split(self._sizes, -1), array.split(self._rows, -1), self._coefs)
+        for own, part, coef in zip(*parts, strict=True):
+            own.copy_(part @ coef)  # the product of one term at a time is in memory
+        return found
+
+    def with_columns(self, weights):
+        return self._half @ weights
+
+    def along(self, moves):
+        def of_moves(matrix):
+            parts = matrix.split(self._rows, -2)
+            found = [own.mT @ parts[place] for place, own in moves.items()]
+            return torch.cat([matrix[..., :0, :], *found], -2)
+
+        return of_moves(self._half), of_moves(of_moves(self._columns).mT)
+
+    def by_coefs(self, by_features):
+        parts = self._half.split(self._rows, -2), by_features.split(self._sizes, -1)
+        return [(half @ by).sum(0) for half, by in zip(*parts, strict=True)]
+
+    def own_grams(self):
+        return [block.sum(0) for block in diagonal_blocks(self._columns, self._rows)]
+
+
+class _RowFeatures(FeatureSums):
+    """`FeatureSums` from the features of the rows."""
+
+    def __init__(self, effects, rows):
+        self._columns, self._precision = rows.columns, rows.precision[..., None]
+        self._sizes = [coef.shape[1] for coef in effects.coefs]
+        self._features, prior = rows.columns.features(effects)
+        self.gram = self._features.T @ (self._precision * self._features)
+        self.cross, self.prior = rows.linear @ self._features, rows.precision @ prior
+
+    def with_columns(self, weights):
+        return self._columns.joined.T @ (self._precision * (self._features @ weights))
+
+    def along(self, moves):
+        parts = [self._columns.parts[place] @ own for place, own in moves.items()]
+        functions = torch.cat([self._precision[..., :0], *parts], -1)
+        weighted = (self._precision * functions).mT
+        return weighted @ self._features, weighted @ functions
+
+    def by_coefs(self, by_features):
+        pairs = zip(self._precision, by_features, strict=True)
+        by_rows = sum(precision * (self._features @ by) for precision, by in pairs)
+        parts = zip(self._columns.parts, by_rows.split(self._sizes, 1), strict=True)
+        return [part.T @ by for part, by in parts]
+
+    def own_grams(self):
+        total = self._precision.sum(0)
+        return [part.T @ (total * part) for part in self._columns.parts]
+
 
 def products(effects, sums):
     """Return the Gram matrix (p, p) and cross products (p,) of features, and residual variances.
@@ -42,33 +217,9 @@ def products(effects, sums):
     Residual variances (1 + n_terms,) are the prior variances that each term's features do not
     explain, summed over the rows with their precisions.
     """
-    _, gram, cross, prior = _products(effects, sums)
-    taken = torch.stack([block.trace() for block in own_blocks(gram, effects)])
-    return gram, cross, prior - taken
-
-
-def _products(effects, sums):
-    """Return products of columns and features (..., r, p), `products`, and prior variances.
-
-    The third is the cross products (..., p); the fourth is (..., 1 + n_terms), summed as in
-    `products`.
-    """
-    coefs = effects.coefs
-    sizes, widths = zip(*(coef.shape for coef in coefs), strict=True)
-
-    def of_features(array):
-        found = array.new_empty(*array.shape[:-1], sum(widths))
-        parts = zip(found.split(widths, -1), array.split(sizes, -1), coefs, strict=True)
-        for own, part, coef in parts:  # the product of one term at a time is in memory
-            own.copy_(part @ coef)
-        return found
-
-    half = of_features(sums.gram)
-    gram = zip(coefs, half.split(sizes, -2), strict=True)
-    gram = torch.cat([coef.T @ part for coef, part in gram], -2)
-    covs = zip(effects.covs, diagonal_blocks(sums.gram, sizes), strict=True)
-    prior = torch.stack([(cov * block).sum((-2, -1)) for cov, block in covs], -1)
-    return half, gram, of_features(sums.cross), prior
+    found = sums.of_features(effects)
+    taken = torch.stack([block.trace() for block in own_blocks(found.gram, effects)])
+    return found.gram, found.cross, found.prior - taken
 
 
 class EffectsBound:
@@ -77,7 +228,7 @@ class EffectsBound:
     Parameters
     ----------
     effects : Effects
-    sums : Sums
+    sums : Sums or SiteRows
         Those of c latents with the same hyperparameters, whose bounds are added.
     noise : Tensor, scalar
         Logarithm of the variance by which the sums are divided.
@@ -100,13 +251,13 @@ class EffectsBound:
     def __init__(self, effects, sums, noise, covariance="full", rank=None):
         self.prior, self._sums, self._var = effects, sums, noise.exp()
         self._covariance, self._rank = covariance, rank
-        products = (part.div_(self._var) for part in _products(effects, sums))
-        self._half, self._gram, self._cross, prior = products
+        self._found = sums.of_features(effects)
+        self._gram, self._cross = self._found.gram / self._var, self._found.cross / self._var
         self._chol = precision_root(self._gram)
         self._weights = torch.cholesky_solve(self._cross[..., None], self._chol)[..., 0]
         self._log_det = 2 * self._chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         explained = self._gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-        self._misfit = sums.squares / self._var + prior.sum(-1) - explained
+        self._misfit = (sums.squares + self._found.prior.sum(-1)) / self._var - explained
         size = sums.weight * (math.log(2 * math.pi) + noise)
         fit = (self._cross * self._weights).sum(-1) - self._log_det
         self.value = 0.5 * (fit - self._loss() - size - self._misfit).sum().item()
@@ -165,25 +316,19 @@ class EffectsBound:
         information : Tensor of shape (k, k)
             For the hyperparameters of ``names``, one kind after the other.
         """
-        w, half, cov = self._weights[..., None], self._half, torch.cholesky_inverse(self._chol)
-        rho = self._sums.cross[..., None] / self._var - half @ w
+        w, var, cov = self._weights[..., None], self._var, torch.cholesky_inverse(self._chol)
+        rho = (self._sums.cross[..., None] - self._found.with_columns(w)) / var
         gradient, moves = self._gradient_and_moves(cov, rho[..., 0], names)
         # Each C_i alpha is T times a column of V, plus the residual for the noise. A column of V is
         # zero outside the rows of the term that its hyperparameter belongs to.
-        ends = itertools.accumulate(len(coef) for coef in self.prior.coefs)
-        rows = [slice(end - len(A), end) for end, A in zip(ends, self.prior.coefs, strict=True)]
         order = [key for own in moves.values() for key in own]
-        V = [(rows[place], torch.stack(list(own.values()), -1)) for place, own in moves.items()]
-
-        def of_moves(matrix):
-            """Return V^T times a matrix (c, r, ...)."""
-            none = matrix[..., :0, :]
-            return torch.cat([none, *(own.mT @ matrix[..., at, :] for at, own in V)], -2)
-
-        of_weights = of_moves(half)
-        of_rows = of_moves(of_moves(self._sums.gram).mT) / self._var
+        V = {place: torch.stack(list(own.values()), -1) for place, own in moves.items()}
+        of_weights, of_rows = (part / var for part in self._found.along(V))
         information = (of_rows - of_weights @ cov @ of_weights.mT).sum(0)
-        mixed = of_moves(rho - half @ (cov @ w)).sum((0, 2))
+        rest = rho - self._found.with_columns(cov @ w) / var
+        rest = rest.split([len(coef) for coef in self.prior.coefs], -2)
+        mixed = [(own.mT @ rest[place]).sum((0, 2)) for place, own in V.items()]
+        mixed = torch.cat([w.new_zeros(0), *mixed])
         square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)
         square = (square + (w.mT @ (self._gram - cov) @ w)[..., 0, 0]).sum()
         information = torch.cat([information, mixed[None]])
@@ -207,13 +352,10 @@ class EffectsBound:
         gradient = {"noise": 0.5 * (self._misfit - sums.weight).sum()[None] - fit}
         if set(names) == {"noise"}:
             return gradient, {}
-        by_features = _plus_one(2 * by_gram).split(sizes, -1)
-        targets = (sums.cross / self._var).split(rows, -1)
-        halves, weights = self._half.split(rows, -2), w.split(sizes, -1)
-        parts = zip(halves, by_features, targets, weights, strict=True)
-        by_coefs = [(half @ by).sum(0) + y.T @ own for half, by, y, own in parts]
-        blocks = diagonal_blocks(sums.gram, rows)
-        by_covs = [-0.5 / self._var * block.sum(0) for block in blocks]
+        by_coefs, weights = self._found.by_coefs(_plus_one(2 * by_gram)), w.split(sizes, -1)
+        parts = zip(by_coefs, sums.cross.split(rows, -1), weights, strict=True)
+        by_coefs = [(by + y.T @ own) / self._var for by, y, own in parts]
+        by_covs = [-0.5 / self._var * block for block in self._found.own_grams()]
         gradient |= {name: w.new_zeros(size) for name, size in effects.sizes.items()}
         own_rho, moves = rho.split(rows, -1), {}
         for name, index, place, coef, cov in effects.derivatives():

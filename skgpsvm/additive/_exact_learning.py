@@ -10,7 +10,7 @@ from ..likelihoods._regression import observations
 from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
 from ._exact import ExactPosterior, RowEvidence, RowSums, evidence_gains
 from ._row_prior import RowPrior
-from ._site_ascent import SiteAscent
+from ._site_ascent import RowSiteAscent
 
 
 class _AllRows(AdditiveAscent):
@@ -93,22 +93,10 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
         return RowSums(self._u, *parts)
 
 
-class ExactSiteAscent(_AllRows, SiteAscent):
-    """Other likelihoods, without inducing points.
+class ExactSiteAscent(_AllRows, RowSiteAscent):
+    """Other likelihoods, without inducing points."""
 
-    ``gram`` and ``cross``, (c, n), are the precisions and linear terms of the rows' own sites.
-    """
+    _columns = None
 
     def _sums_of(self, state, index):
         return RowSums(self._u, state.gram[index], state.cross[index])
-
-    def _site_sums(self, noise, row_moments, index):
-        X, y, weights = self.rows.take(slice(None))
-        moments = row_moments(X, None)
-        found = self._sites.at(noise).sites(y, *moments)
-        return [
-            weights * found.precision.T,
-            weights * found.linear.T,
-            weights @ found.loss,
-            *(weights @ loss for loss in self._shifted_losses(noise, y, *moments)),
-        ]

@@ -206,14 +206,9 @@ class AdditivePosterior(EffectsPosterior):
         return mean[:, None], var.clamp_min(0)[:, None]
 
     def row_marginals(self, columns):
-        """Return means and variances (b,) of rows, given the columns (b, r) of each term."""
-        pairs = list(zip(columns, self.effects.coefs, strict=True))
-        psi = torch.cat([part @ coef for part, coef in pairs], 1)
-        prior = sum(
-            ((part @ cov) * part).sum(1)
-            for part, cov in zip(columns, self.effects.covs, strict=True)
-        )
-        var = prior - ((psi @ self.reduction) * psi).sum(1)
+        """Return means and variances (b,) of rows, given their `RowColumns`."""
+        psi, prior = columns.features(self.effects)
+        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
         return psi @ self.weights, var.clamp_min(0)
 
     def effect_marginals(self, X, places=None):

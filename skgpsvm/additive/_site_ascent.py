@@ -1,14 +1,14 @@
 """The stage that learns additive models of any likelihood, by Gaussian sites of the rows."""
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
 from .._linalg import add_grams, mirror
 from .._optim import PARAMETER_BOUNDS
 from ._ascent import AdditiveAscent, AdditiveState
-from ._bound import Sums
+from ._bound import RowColumns, SiteRows, Sums
 from ._defaults import DEFAULTS
 
 # For the initial constant: most steps, of at most 1, and a step that is the last.
@@ -28,8 +28,8 @@ class SiteState(AdditiveState):
     Attributes
     ----------
     gram : Tensor of shape (c, r, r)
-        Sums of the sites' precisions over the columns. Without inducing points, the precision of
-        each row's site, (c, n).
+        Sums of the sites' precisions over the columns. In `RowSiteAscent`, the precision of each
+        row's site, (c, n).
     cross : Tensor of shape (c, r)
         Sums of the sites' linear terms; likewise (c, n).
     generator : Tensor
@@ -126,13 +126,13 @@ class SiteAscent(AdditiveAscent):
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
         self.learned, self._earlier, self._moves_noise = (), earlier, False
-        zeros = self._zeros(len(earlier))
+        gram, cross = self._no_sites(len(earlier))
         return SiteState(
             length=length,
             variance=variance,
             noise=noise,
-            gram=zeros,
-            cross=zeros[:, 0],
+            gram=gram,
+            cross=cross,
             generator=self._generator.get_state(),
         )
 
@@ -236,6 +236,11 @@ class SiteAscent(AdditiveAscent):
         """
         return DEFAULTS.site_passes * self._n_batches()
 
+    def _no_sites(self, n_latents):
+        """Return the sums of sites without precision."""
+        zeros = self._zeros(n_latents)
+        return zeros, zeros[:, 0]
+
     def _drop_columns(self, state, going):
         columns = self._kept_columns(state, going)
         state.gram = state.gram[:, columns[:, None], columns]
@@ -264,8 +269,8 @@ class SiteAscent(AdditiveAscent):
         size = self._chunk_rows()
         for chunk in self.rows.chunks(size) if index is None else index.split(size):
             X, y, weights = self.rows.take(chunk)
-            columns = self.basis(X)
-            T, moments = torch.cat(columns, 1), row_moments(X, columns)
+            columns = RowColumns(self.basis(X))
+            T, moments = columns.joined, row_moments(X, columns)
             found = sites.sites(y, *moments)
             add_grams(gram, T, weights[:, None] * found.precision)
             own = [
@@ -293,6 +298,40 @@ class SiteAscent(AdditiveAscent):
             torch.stack([self._sites.at(each).loss(y, mean, var) for each in some], 1)
             for some in points
         ]
+
+
+class RowSiteAscent(SiteAscent):
+    """`SiteAscent` that keeps the sites of the rows instead of their sums over the columns.
+
+    It takes less time where rows are fewer than columns. All rows are in one batch. ``gram`` and
+    ``cross`` of its states, (c, n), are the precisions and linear terms of the sites.
+    """
+
+    @cached_property
+    def _columns(self):
+        """`RowColumns` of all rows."""
+        return RowColumns(self.basis(self.rows.take(slice(None))[0]))
+
+    def _sums_of(self, state, index):
+        return SiteRows(self._columns, state.gram[index], state.cross[index])
+
+    def _site_sums(self, noise, row_moments, index):
+        X, y, weights = self.rows.take(slice(None))
+        moments = row_moments(X, self._columns)
+        found = self._sites.at(noise).sites(y, *moments)
+        return [
+            weights * found.precision.T,
+            weights * found.linear.T,
+            weights @ found.loss,
+            *(weights @ loss for loss in self._shifted_losses(noise, y, *moments)),
+        ]
+
+    def _no_sites(self, n_latents):
+        zeros = self.rows.weights.new_zeros(n_latents, len(self.rows))
+        return zeros, zeros
+
+    def _drop_columns(self, state, going):
+        vars(self).pop("_columns", None)
 
 
 def _newton(lower, here, higher, both=None):
