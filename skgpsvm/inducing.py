@@ -11,6 +11,7 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 from ._csr import MAX_DENSE, CSRRows
 from ._memory import SMALL_BLOCK, block_rows
 from ._rows import Rows, checked_rows, is_source
+from ._scales import bounded_deviations
 from ._typing import ArrayLike, InducingPoints, MatrixLike, RandomStateLike
 
 # With 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows, the decrease in inertia
@@ -25,7 +26,7 @@ _RESOLUTION = 1e-5  # rows closer than this many standard deviations are merged
 # Lower bounds of a column's standard deviation relative to half its range, and of a relative
 # weight. They keep squared distances and weighted sums accurate if a few rows are far away or have
 # tiny weights.
-_MIN_STD = 1e-2
+_MIN_STD = 1e-6
 _MIN_WEIGHT = 1e-12
 
 
@@ -206,7 +207,9 @@ def _kmeans_centers(rows, weights, m, rng, standardize):
     x = (rows[:, varies] - middle[varies]) / half[varies]
     mean = np.average(x, axis=0, weights=weights)
     std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
-    if not standardize:
+    if standardize:
+        std = bounded_deviations(x, weights.sum(), std)
+    else:
         std = np.full_like(std, std.max())
     cells = np.round((x - mean) / (np.maximum(std, _MIN_STD) * _RESOLUTION))
     cells, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)

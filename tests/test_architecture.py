@@ -19,6 +19,7 @@ NUMPY_MODULES = {
     "_csr",  # rows of sparse matrices
     "_rows",  # rows of sources, as arrays
     "_estimators/_evidence",  # the boundary
+    "_scales",  # sorted columns of rows
     "_estimators/_inputs",  # the boundary
     "_parameters",  # values of estimators' parameters, which may be arrays
     "data",  # rows of files, as arrays

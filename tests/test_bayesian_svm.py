@@ -30,6 +30,7 @@ from skgpsvm.bayesian_svm._kernel_choice import (
     of_largest_classes,
     with_ratios_of,
 )
+from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.kernels import Linear
 
 # Kernel choice
@@ -228,6 +229,24 @@ def test_search_moves_both_length_scales_by_one_factor():
         assert loss > best.loss
     once = choice.search(Loop(), "", ParabolicSearch(choice).init(start), rounds=1)
     assert once.loss > best.loss
+
+
+def test_search_rejects_places_without_a_kernel_matrix(monkeypatch):
+    X, y = waves(150, seed=1)
+    choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
+    start, solve = t64(np.log([5.0, 0.15, 0.75])), choice.solve
+    free = choice.search(Loop(), "", ParabolicSearch(choice).init(start))
+
+    def refusing(theta, sites=None):
+        if theta[0] < start[0]:
+            raise NotPositiveDefiniteError("too small")
+        return solve(theta, sites)
+
+    monkeypatch.setattr(choice, "solve", refusing)
+    best = choice.search(Loop(), "", ParabolicSearch(choice).init(start))
+    assert free.theta[0] < start[0] <= best.theta[0]
+    assert best.theta[1] != start[1]
+    assert best.loss < ParabolicSearch(choice).init(start).loss
 
 
 def test_ratios_leave_the_mean_inverse_square_of_length_scales():

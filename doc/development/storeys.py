@@ -68,6 +68,7 @@ STOREYS = {
         "_distributed",
         "_transfers",
         "_memory",
+        "_scales",
         "_validation",
         "_linalg",
         "_quadrature",

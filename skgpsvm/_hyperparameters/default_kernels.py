@@ -1,5 +1,6 @@
 """Feature scales, and the default kernels in units of them."""
 
+import math
 from copy import copy
 from functools import partial
 
@@ -10,9 +11,11 @@ from sklearn.preprocessing import StandardScaler
 from .._csr import CSRRows
 from .._distributed import gather, n_ranks
 from .._memory import CHUNK_ROWS
+from .._scales import bounded_deviations
 from .._validation import differs
 from ..kernels import Linear
 
+_MAX_SORTED = 2**21  # numbers of X among which far values are looked for
 _EQUAL = 0.1  # relative difference of the deviations of features that make no difference
 _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
@@ -20,11 +23,17 @@ _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 def feature_scales(X, weights, *, isotropic=False):
     """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk.
 
+    Its ``scale_`` are the units of length scales, in which a few far values count little, see
+    `bounded_deviations`. If there are more than two million numbers, some of the rows determine how
+    little. Its ``mean_`` and ``var_`` are the moments of all rows.
+
     If ``isotropic``, it is that of a single feature around zero, whose variance is the sum over the
     features. Default kernels in units of it have one length scale, and no offset.
     """
     is_csr = isinstance(X, CSRRows)
-    scaler = StandardScaler(with_mean=not is_csr)
+    scaler, some = StandardScaler(with_mean=not is_csr), []
+    bounds = not (is_csr or isotropic)
+    step = math.ceil(sum(gather(len(X))) * X.shape[1] / _MAX_SORTED)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(X), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
@@ -32,6 +41,8 @@ def feature_scales(X, weights, *, isotropic=False):
                 rows = X[chunk].matrix if is_csr else np.asarray(X[chunk])
                 rows = rows.astype(np.float64, copy=False)
                 scaler.partial_fit(rows, sample_weight=weights[chunk])
+                if bounds:
+                    some.append(rows[weights[chunk] > 0][::step])
     if n_ranks() > 1:
         scaler = _merged(scaler)
     if not np.isfinite(scaler.var_).all():  # scale_ would be 1, as for a constant
@@ -39,6 +50,10 @@ def feature_scales(X, weights, *, isotropic=False):
     if isotropic:
         std = np.sqrt(scaler.var_[differs(scaler.var_, scaler.mean_)].sum())
         scaler.mean_, scaler.var_, scaler.scale_ = np.array([[0.0], [std**2], [std or 1.0]])
+    if bounds:
+        some = np.concatenate([part for parts in gather(some) for part in parts])
+        n = sum(gather(weights.sum())) / step
+        scaler.scale_ = bounded_deviations(some, n, scaler.scale_)
     return scaler
 
 
@@ -53,22 +68,34 @@ def _merged(scaler):
     return merged
 
 
+def deviations(scaler):
+    """Return the standard deviations of the features, far values included; 1 for constants."""
+    return np.sqrt(np.where(differs(scaler.var_, scaler.mean_), scaler.var_, 1.0))
+
+
 def with_one_unit(scaler):
     """Return a copy of a scaler in which all features have their root mean square deviation.
 
     Distances are then those of the features as they are, such as gray values of pixels, and the
     median distance stays about the same. Returns None if the features have equal deviations.
     """
-    stds = scaler.scale_[differs(scaler.var_, scaler.mean_)]
+    varies = differs(scaler.var_, scaler.mean_)
+    stds = scaler.scale_[varies]
     if len(stds) < 2 or np.ptp(stds) < _EQUAL * stds.max():
         return None
-    same, largest = copy(scaler), stds.max()  # by which squares do not overflow
-    same.scale_ = np.full_like(scaler.scale_, largest * np.sqrt(np.mean((stds / largest) ** 2)))
+    same = copy(scaler)
+    same.scale_ = np.full_like(scaler.scale_, _root_mean_square(stds))
+    same.var_ = np.where(varies, _root_mean_square(np.sqrt(scaler.var_[varies])) ** 2, 0.0)
     return same
 
 
+def _root_mean_square(values):
+    largest = values.max()  # by which squares do not overflow
+    return largest * np.sqrt(np.mean((values / largest) ** 2))
+
+
 def smooth_kernel(scaler, variance):
-    """Return a squared exponential with ARD length scales from the standard deviations."""
+    """Return a squared exponential with ARD length scales from the units of the features."""
     scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / 2)
     return ConstantKernel(variance, (1e-3, 1e5)) * RBF(scales, np.outer(scales, (1e-3, 1e3)))
 
@@ -95,7 +122,7 @@ def rougher_kernels(smoothness):
 
 def linear_kernel(scaler, variance):
     """Return a linear kernel of the centered features with mean prior variance ``variance``."""
-    scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / variance)
+    scales = deviations(scaler) * np.sqrt(_n_varying(scaler) / variance)
     return Linear(scales, "fixed", offset=scaler.mean_)
 
 

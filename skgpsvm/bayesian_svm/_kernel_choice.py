@@ -14,6 +14,7 @@ from .._inference.natural_gradient import AdamSteps, CoordinateInference
 from .._optim import Free
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, theta_bounds, torch_kernel
+from ..exceptions import NotPositiveDefiniteError
 
 _SEARCH_SIZE = (1500, 128)  # rows and inducing points
 _REFINEMENT_SIZE = (6000, 256)
@@ -196,6 +197,8 @@ class ParabolicSearch(Stage):
                 self._loss(state, [*center[:i], center[i] + step, *center[i + 1 :]])
                 for step in (-_REACH, _REACH)
             )
+            if max(lower, upper) == math.inf:
+                continue
             slope, curvature = (upper - lower) / 2, upper - 2 * center_loss + lower
             if curvature > 0:
                 move = max(-1.0, min(1.0, -slope / curvature))
@@ -214,14 +217,19 @@ class ParabolicSearch(Stage):
     def _loss(self, state, place):
         """Return the penalized loss at a place, which becomes the best one if it is lower.
 
-        The fit starts from the posterior of the best place so far.
+        The fit starts from the posterior of the best place so far. A place whose kernel matrix is
+        not positive definite is as bad as can be.
         """
         for known, loss in state.polled:
             if known == place:
                 return loss
         shift = torch.tensor(place, dtype=torch.float64, device=state.start.device)
         theta = (state.start + shift @ self._choice.directions).clamp(*self._choice.bounds.T)
-        loss, sites = self._choice.solve(theta, (state.precision, state.linear))
+        try:
+            loss, sites = self._choice.solve(theta, (state.precision, state.linear))
+        except NotPositiveDefiniteError:
+            state.polled.append((place, math.inf))
+            return math.inf
         loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
         state.polled.append((place, loss))
         if loss < state.loss:

@@ -12,6 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 from .._csr import array_of
 from .._data import WeightedDataset
 from .._distributed import raise_on_all_ranks
+from .._hyperparameters.default_kernels import deviations
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import PrivateRandom
 from .._sites import SiteLikelihood
@@ -90,7 +91,7 @@ class NetworkDesign:
         extractor = model.extractor().to(rows.device, rows.dtype)
         if self.module is None:
             extractor[0].mean.copy_(torch.tensor(problem.scaler.mean_))
-            extractor[0].scale.copy_(torch.tensor(problem.scaler.scale_))
+            extractor[0].scale.copy_(torch.tensor(deviations(problem.scaler)))
         if rows.n_rows > _INIT_ROWS:
             units = rows.units()
             chosen = random_state.choice(len(units), _INIT_ROWS, replace=False)

@@ -12,17 +12,26 @@ from .._csr import squared_norms
 from .._torch_kernels import TorchKernel, register_torch_kernel, spare
 from ._profiles import Matern
 
+_CENTER_POINTS = 32
+
 
 def _scaled(X, Z, scale):
-    """Return X / scale and Z / scale relative to the mean of Z, for small rounding errors.
+    """Return X / scale and Z / scale relative to a center of Z, for small rounding errors.
 
-    Sparse rows are not centered, so that they stay sparse.
+    The center is the mean, but between the quartiles of some points, so that a far point does not
+    cause rounding errors of the others. Sparse rows are not centered, so that they stay sparse.
     """
     if X.is_sparse:
         return X * scale.reciprocal(), Z / scale
-    center = Z.detach().mean(0) if len(Z) else 0.0  # no rows would have NaN gradients
+    center = _center(Z.detach()) if len(Z) else 0.0  # no rows would have NaN gradients
     A = (X - center) / scale
     return A, A if Z is X else (Z - center) / scale
+
+
+def _center(Z):
+    some = Z[:: len(Z) // _CENTER_POINTS + 1].sort(0).values
+    n = len(some)
+    return Z.mean(0).clamp(some[n // 4], some[-1 - n // 4])
 
 
 def _squared_distance(A, B):

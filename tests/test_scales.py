@@ -1,0 +1,92 @@
+"""Scales of features with a few far values."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import log_loss
+
+from skgpsvm import BayesianSVC, EPClassifier, SVGPClassifier, SVGPRegressor
+from skgpsvm._hyperparameters import default_kernels
+from skgpsvm._hyperparameters.default_kernels import feature_scales
+from skgpsvm._scales import bounded_deviations
+from skgpsvm.inducing import select_inducing_points
+
+
+def bounded(column):
+    """Return the bounded standard deviation of a column."""
+    return bounded_deviations(column[:, None], len(column), column.std(keepdims=True))[0]
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 50, 1000])
+def test_usual_features_keep_their_deviations(n):
+    rng = np.random.default_rng(n)
+    columns = [
+        rng.normal(size=n) - 1e6,
+        rng.uniform(size=n),
+        rng.exponential(size=n),
+        rng.lognormal(size=n),
+        rng.normal(size=n) * (rng.random(n) < 0.1),  # mostly zeros
+        rng.poisson(2.0, size=n),
+        np.arange(n) < max(n // 50, 1),  # two values, one of them rare
+        (np.arange(n) % 2) * (1 + 1e-15 * rng.normal(size=n)),  # two values and rounding errors
+        np.full(n, 3.0),
+    ]
+    X = np.array(columns, float).T
+    assert_array_equal(bounded_deviations(X, n, X.std(0)), X.std(0))
+
+
+@pytest.mark.parametrize("unit", [1e-140, 1.0, 1e140])
+@pytest.mark.parametrize("code", [-999.0, 5e5])
+def test_far_values_do_not_determine_the_scale(unit, code):
+    x = np.random.default_rng(0).normal(size=300)
+    x[:30] = code
+    near = np.sort(x[30:])
+    assert bounded(unit * x) <= 5 * near.std() * unit
+    x[:6] = code * np.arange(2, 8)
+    assert bounded(unit * x) <= 5 * near.std() * unit
+    grades = np.resize([1.0, 2.0, 3.0, 4.0, 5.0], 300)
+    grades[::30] = code
+    assert_allclose(bounded(unit * grades), 5 * np.std([1, 2, 3, 4, 5]) * unit)
+
+
+def test_weights_and_chunks_do_not_change_the_scale(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    X[:4, 0] = 1e5
+    weights = rng.integers(3, size=200)
+    expected = feature_scales(np.repeat(X, weights, axis=0), np.ones(weights.sum()))
+    monkeypatch.setattr(default_kernels, "CHUNK_ROWS", 30)
+    found = feature_scales(X, weights.astype(float))
+    assert_allclose(found.scale_, expected.scale_, rtol=1e-11)
+    assert found.scale_[0] < 5
+    # The moments are still those of all rows.
+    assert_allclose(found.var_, np.repeat(X, weights, axis=0).var(0))
+
+
+def test_large_data_are_sorted_in_part(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    X[::100, 1] = 1e5
+    monkeypatch.setattr(default_kernels, "_MAX_SORTED", 500)
+    assert_allclose(feature_scales(X, np.ones(1000)).scale_, [1, 4], rtol=0.2)
+
+
+@pytest.mark.parametrize("code", [1e4, 1e6])
+def test_clusters_follow_a_feature_with_a_far_value(code):
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    X[0, 0] = code
+    Z = select_inducing_points(X, 40, random_state=0)
+    # Were the feature ignored, each point would be the mean of some 25 random values.
+    assert Z[Z[:, 0] < code / 2, 0].std() > 0.5
+
+
+@pytest.mark.parametrize("model", [BayesianSVC, EPClassifier, SVGPClassifier, SVGPRegressor])
+def test_a_coded_value_does_not_hide_its_feature(model):
+    rng = np.random.default_rng(1)
+    X, X_test = rng.normal(size=(200, 3)), rng.normal(size=(500, 3))
+    y, y_test = (np.sin(2 * Z[:, 0]) + 0.3 * rng.normal(size=len(Z)) for Z in (X, X_test))
+    X[:5, 0] = -999
+    if model is SVGPRegressor:
+        assert model(random_state=0).fit(X, y).score(X_test, y_test) > 0.8
+    else:
+        fit = model(random_state=0).fit(X, y > 0)
+        assert log_loss(y_test > 0, fit.predict_proba(X_test)) < 0.35  # .69 if the feature is lost
