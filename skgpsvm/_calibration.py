@@ -154,12 +154,7 @@ class Calibration(_Fitted):
     def informed(self, mean, var, targets, weights, worth):
         """Return a prior with the calibration of some rows, which counts as few of them.
 
-        Parameters
-        ----------
-        mean, var, targets, weights
-            See `updated`.
-        worth : float
-            Number of rows whose information the prior has at most.
+        See `updated` for the rows. The prior has the information of ``worth`` rows at most.
         """
         fitted = self.updated(mean, var, targets, weights)
         before, after = torch.tensor(self.precision), torch.tensor(fitted.precision)

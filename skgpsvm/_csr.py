@@ -20,12 +20,8 @@ class CSRRows:
 
     Rows at an index are `CSRRows`. NumPy's functions take them as dense arrays.
 
-    Parameters
-    ----------
-    matrix : scipy.sparse matrix or array of shape (n, d)
-        It is not changed. Duplicate entries are summed.
-    dense : bool
-        Whether their tensors are dense, for kernels that do not take sparse ones.
+    The matrix is not changed; its duplicate entries are summed. ``dense`` says whether their
+    tensors are dense, for kernels that do not take sparse ones.
     """
 
     ndim = 2

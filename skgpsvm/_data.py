@@ -25,28 +25,14 @@ _MAX_WINSORIZED = 0.2  # maximum share of the weight of an output that is clippe
 class WeightedDataset:
     """Training rows of positive weight as tensors, in chunks that bound the memory.
 
-    Parameters
-    ----------
-    X : ndarray, Rows or CSRRows of shape (n, d)
-        It is moved to the device as a whole if it takes at most 256 MiB, else chunk by chunk.
-        Chunks of `CSRRows` are sparse tensors.
-    targets : ndarray of shape (n,), (n, t) or (n, t, 2)
-        Codes, floats, or pairs of a float and the known variance of its noise.
-    weights : ndarray of shape (n,)
-    device : torch.device
-    dtype : torch.dtype
-    origin : ndarray, optional
-        Index returned by `merged_rows`.
-    shared : bool
-        Whether the rows are shared between the ranks, each with its own part. If not, every rank
-        has the same rows.
+    X (n, d), an array, `Rows` or `CSRRows`, is moved to the device as a whole if it takes at most
+    256 MiB, else chunk by chunk. Chunks of `CSRRows` are sparse tensors. Targets are codes (n,),
+    floats (n,) or (n, t), or pairs (n, t, 2) of a float and the known variance of its noise.
+    ``origin`` is the index returned by `merged_rows`. ``shared`` says whether the rows are shared
+    between the ranks, each with its own part. If not, every rank has the same rows.
 
-    Attributes
-    ----------
-    n_rows : int
-        Number of rows of all ranks; ``len`` is the number of rows of this rank.
-    total_weight : float
-        Total weight of the rows of all ranks.
+    ``n_rows`` and ``total_weight`` are of the rows of all ranks; ``len`` is the number of rows of
+    this rank.
     """
 
     def __init__(self, X, targets, weights, device, dtype, *, origin=None, shared=True):

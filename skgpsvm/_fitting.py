@@ -103,15 +103,9 @@ class PosteriorStage(Stage):
 class Run:
     """One fit: a sequence of stages, whose states a checkpoint can save.
 
-    Parameters
-    ----------
-    estimator : CallbackSupportMixin
-        Its callbacks hear of every iteration, and its `Checkpoint`, if any, resumes the fit.
-    X, y : array-like
-        Data that the callbacks get.
-    *data : object
-        Everything that distinguishes this fit from another of the same estimator: validated data,
-        and the model that it starts from.
+    The callbacks of the estimator hear of every iteration, and its `Checkpoint`, if any, resumes
+    the fit. They get X and y. ``data`` is everything that distinguishes this fit from another of
+    the same estimator: validated data, and the model that it starts from.
     """
 
     def __init__(self, estimator, X, y, *data):

@@ -91,17 +91,8 @@ class PrivateRandom(_Draws, TorchDispatchMode):
     passes its own generator to each. The operations draw the same numbers as they would from the
     global generator with this seed. If the context is entered again, it continues its sequence.
 
-    Parameters
-    ----------
-    seed : int
+    ``has_drawn`` says whether an operation has drawn random numbers.
 
-    Attributes
-    ----------
-    has_drawn : bool
-        Whether an operation has drawn random numbers.
-
-    Notes
-    -----
     NumPy's and Python's global generators are not covered, nor are operations in threads that a
     network starts. On a GPU, fused attention and cuDNN's recurrent layers with dropout can draw
     only from the device's generator. It is seeded for each such operation and restored after it.

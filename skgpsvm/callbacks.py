@@ -142,15 +142,7 @@ class CheckpointFile:
     The file begins with a fixed line and the SHA-256 of the rest. The rest is a line of JSON that
     describes the file, and the stages as ``torch.save`` writes them.
 
-    Parameters
-    ----------
-    path : Path
-    every : int
-
-    Attributes
-    ----------
-    stages : dict
-        Values and states of stages, by name. Initially, they are those of the file.
+    ``stages`` has values and states of stages, by name. Initially, they are those of the file.
     """
 
     def __init__(self, path, every):

@@ -20,21 +20,11 @@ class QuadraticBound(ABC):
     stale values only loosen it. The optimal values depend on the mean and the second moment of the
     latents; unbiased estimates of these suffice, once averaged.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    n_latents : int
+    ``fixed_precision`` says whether the precisions do not depend on the auxiliary variables, and
+    ``min_auxiliary_weight`` is the smallest weight of a row's newest auxiliary variables in their
+    running mean. Averaging matters most where an auxiliary variable squares the noise of an
+    estimate.
 
-    Attributes
-    ----------
-    fixed_precision : bool
-        Whether the precisions do not depend on the auxiliary variables.
-    min_auxiliary_weight : float
-        Smallest weight of a row's newest auxiliary variables in their running mean. Averaging
-        matters most where an auxiliary variable squares the noise of an estimate.
-
-    Notes
-    -----
     Source: Jaakkola and Jordan (2000) and Boehning (1992), instead of Evans and Nair.
     Departs from the source: Theorem 3 of Evans and Nair is not a bound.
     """
