@@ -15,7 +15,7 @@ from .._scales import bounded_deviations
 from .._validation import differs
 from ..kernels import Linear
 
-_MAX_SORTED = 2**21  # numbers of X among which far values are looked for
+_MAX_SORTED = 2**19  # numbers of X among which far values are looked for
 _EQUAL = 0.1  # relative difference of the deviations of features that make no difference
 _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
@@ -24,7 +24,7 @@ def feature_scales(X, weights, *, isotropic=False):
     """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk.
 
     Its ``scale_`` are the units of length scales, in which a few far values count little, see
-    `bounded_deviations`. If there are more than two million numbers, some of the rows determine how
+    `bounded_deviations`. If there are more than half a million numbers, some rows determine how
     little. Its ``mean_`` and ``var_`` are the moments of all rows.
 
     If ``isotropic``, it is that of a single feature around zero, whose variance is the sum over the
@@ -42,7 +42,7 @@ def feature_scales(X, weights, *, isotropic=False):
                 rows = rows.astype(np.float64, copy=False)
                 scaler.partial_fit(rows, sample_weight=weights[chunk])
                 if bounds:
-                    some.append(rows[weights[chunk] > 0][::step])
+                    some.append(rows[np.flatnonzero(weights[chunk] > 0)[::step]])
     if n_ranks() > 1:
         scaler = _merged(scaler)
     if not np.isfinite(scaler.var_).all():  # scale_ would be 1, as for a constant
