@@ -403,7 +403,7 @@ def test_rows_all_alike_leave_class_frequencies(mode, value, n):
         (lambda X, y: (X[:, :0], y), ValueError, "0 feature"),
         (lambda X, y: (X[:0], y[:0]), ValueError, "0 sample"),
         (lambda X, y: (X, y[:-1]), ValueError, "inconsistent numbers of samples"),
-        (lambda X, y: (X, np.c_[y, y]), ValueError, "y should be a 1d array"),
+        (lambda X, y: (X, np.c_[y, y]), ValueError, "1d array.*MultiOutputClassifier"),
         (lambda X, y: (X, y + 0.5), ValueError, "Unknown label type: continuous"),
         (lambda X, y: (X, np.where(y == 0, np.nan, y)), ValueError, "y contains NaN"),
         (lambda X, y: (X, np.zeros(60)), ValueError, "at least two classes"),
@@ -781,6 +781,32 @@ def test_every_regressor_tells_of_weights_that_are_not_counts(model):
     options = {name: options[name] for name in options if hasattr(model, name)}
     with pytest.warns(UserWarning, match="Weights are not relative"):
         clone(model).set_params(**options).fit(X, y + 0.1 * X[:, 0], weights)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianSVC(n_inducing=5),
+        SVGPClassifier(n_inducing=5),
+        EPClassifier(n_inducing=5),
+        DecoupledGPClassifier(n_inducing=5),
+        QSGPClassifier(n_inducing=5, n_basis=20),
+        QSRVMClassifier(),
+        AdditiveGPClassifier(),
+        HybridBayesianSVC(**NETWORK),
+    ],
+    ids=str,
+)
+def test_every_classifier_tells_of_weights_that_sum_to_one(model):
+    X, y = blobs(30)
+    weights = np.random.default_rng(0).uniform(size=30)
+    options = {"max_iter": 2, "optimizer": None}
+    options = {name: options[name] for name in options if hasattr(model, name)}
+    model = clone(model).set_params(**options)
+    with pytest.warns(UserWarning, match=r"so that these 30 rows count as 1\. Divide relative"):
+        model.fit(X, y, weights / weights.sum())
+    model.fit(X, y, weights / weights.mean())  # without a warning
 
 
 def test_exposures_may_be_of_any_size():

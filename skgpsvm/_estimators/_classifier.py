@@ -22,6 +22,7 @@ from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_labels, check_level, kind_of_labels
 from ..likelihoods import Ordinal
 from ._base import GPEstimator, all_or_nothing, checked_latents
+from ._inputs import warn_of_weights
 from ._pipeline import fit_models, has_partial_fit, stream
 
 
@@ -124,7 +125,14 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
+        with raise_on_all_ranks():
+            if len(shape := getattr(y, "shape", ())) == 2 and shape[1] > 1:
+                raise ValueError(
+                    f"y should be a 1d array, got an array of shape {shape} instead. "
+                    "MultiOutputClassifier of scikit-learn fits one classifier for each column."
+                )
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
+        warn_of_weights(weights, "Divide relative weights by their mean.")
         with raise_on_all_ranks():
             check_labels("y", y)
             check_classification_targets(y)

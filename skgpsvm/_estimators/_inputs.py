@@ -6,8 +6,15 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
 from .._csr import MAX_DENSE, CSRRows
+from .._distributed import gather
 from .._rows import FLOATS, checked_rows, is_source
 from .._torch_kernels import take_sparse
+from ..exceptions import warn
+
+# A mean weight above this, or below its inverse, warns. On a sine of 100 rows with noise of
+# standard deviation .1 to .5 and weights proportional to inverse variances, 95 % intervals of the
+# function cover .92 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
+_MAX_MEAN_WEIGHT = 2.0
 
 TAKING_SPARSE = "BayesianSVC, EPClassifier, SVGPClassifier and SVGPRegressor"
 _TAKING_NAN = "Of skgpsvm, AdditiveGPRegressor and AdditiveGPClassifier take them."
@@ -53,6 +60,25 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     _, y = check_X_y(zeros, estimator=estimator, ensure_min_samples=min_rows, **of_targets)
     rows.check()
     return rows, y
+
+
+def warn_of_weights(weights, advice):
+    """Warn if weights are not integers and their mean is far from 1.
+
+    Weights count rows: 1 / sd**2 in other units of y would be another number of rows, and weights
+    that sum to one would be one row. ``advice`` says what to do with relative weights.
+    """
+    used = weights[weights > 0]
+    counted = bool((used == used.round()).all())
+    sums = gather((used.sum(), len(used), counted))
+    total, n = (sum(part[i] for part in sums) for i in range(2))
+    far = not 1 / _MAX_MEAN_WEIGHT <= total / n <= _MAX_MEAN_WEIGHT
+    if far and not all(part[2] for part in sums):
+        warn(
+            f"The mean of sample_weight is {total / n:.3g}. Weights are not relative: a row of "
+            f"weight 2 counts as two rows, so that these {n} rows count as {total:.3g}. {advice} "
+            "Weights that are all integers are taken as counts, without this warning."
+        )
 
 
 def is_date(dtype):

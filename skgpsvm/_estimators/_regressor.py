@@ -18,14 +18,9 @@ from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_level, check_noise_variance, check_numeric, differs
-from ..exceptions import warn
 from ._base import GPEstimator, all_or_nothing
+from ._inputs import warn_of_weights
 from ._pipeline import fit_models, has_partial_fit, stream
-
-# A mean weight above this, or below its inverse, warns. On a sine of 100 rows with noise of
-# standard deviation .1 to .5 and weights proportional to inverse variances, 95 % intervals of the
-# function cover .92 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
-_MAX_MEAN_WEIGHT = 2.0
 
 
 def has_added_noise(estimator):
@@ -146,7 +141,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
         if self._has_noise():
-            _warn_of_weights(weights, has_fit_parameter(self, "noise_variance"))
+            takes_noise = has_fit_parameter(self, "noise_variance")
+            known = "Pass known variances of the noise as noise_variance, or divide"
+            divide = known if takes_noise else "Divide"
+            warn_of_weights(weights, f"{divide} inverse variances by their mean.")
         if reset:
             self._y_ndim = np.ndim(y)
         t = np.prod(y.shape[1:], dtype=int)
@@ -463,27 +461,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             std = std * np.exp(0.5 * draws[..., t:])
         noise = STANDARD_NOISE[self._likelihood](rng, latent.shape) * std
         return np.moveaxis(self._outputs(latent + noise), 0, -1)
-
-
-def _warn_of_weights(weights, takes_noise):
-    """Warn if weights are not integers and their mean is far from 1.
-
-    Weights count rows: 1 / sd**2 in other units of y would be another number of rows.
-    """
-    used = weights[weights > 0]
-    counted = bool((used == used.round()).all())
-    sums = gather((used.sum(), len(used), counted))
-    mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
-    far = not 1 / _MAX_MEAN_WEIGHT <= mean <= _MAX_MEAN_WEIGHT
-    if far and not all(part[2] for part in sums):
-        known = "Pass known variances of the noise as noise_variance, or divide"
-        divide = known if takes_noise else "Divide"
-        warn(
-            f"The mean of sample_weight is {mean:.3g}. Weights are not relative: a row of "
-            f"weight 2 counts as two rows, so that these {sum(part[1] for part in sums)} rows "
-            f"count as {sum(part[0] for part in sums):.3g}. {divide} inverse variances by their "
-            "mean. Weights that are all integers are taken as counts, without this warning."
-        )
 
 
 def _moments(targets, weights):
