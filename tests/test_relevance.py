@@ -269,7 +269,8 @@ def test_weights_of_rows_are_repetitions(kind, mean_field):
         sweeps = RelevanceSweeps(LikelihoodSites(kind, 1), torch_kernel(RBF(1.0)), rows, **options)
         state = start_of(sweeps, data)
         values = [bound_after_step(sweeps, state) for _ in range(5)]
-        fit = sweeps.held_out_fit(state.noise, sweeps.moments(state, rows), shrinks=True)
+        given = bounds, state.noise, sweeps.moments(state, rows)
+        fit = HeldOutFit.of(sweeps._sites, *given, shrinks=True)
         found.append([*values, fit.weights @ fit.densities])
     assert_allclose(*found, rtol=1e-8)
 
@@ -358,7 +359,7 @@ def test_share_and_noise_maximize_the_density_of_held_out_rows(slope):
     mean, var = rng.normal(size=(200, 1)), rng.uniform(0.1, 0.5, (200, 1))
     y = 1.0 + slope * (mean - 1.0) + 0.3 * rng.normal(size=(200, 1))
     weights = rng.uniform(0.5, 2.0, 200)
-    sweeps = sweeps_of(Gaussian([0.25]), X, Y, noise_bounds=WIDE)
+    sites = LikelihoodSites(Gaussian([0.25]), 1)
     moments = tuple(map(t64, (mean, var, y, weights)))
     center = np.average(y[:, 0], weights=weights)
 
@@ -369,10 +370,10 @@ def test_share_and_noise_maximize_the_density_of_held_out_rows(slope):
         return 0.5 * weights @ (np.log(2 * np.pi * total) + squares)[:, 0]
 
     best = minimize(loss, [0.5, -1.0], bounds=[(0, 1), (-14, 5)], tol=1e-12)
-    fit = sweeps.held_out_fit(t64([0.0]), moments, shrinks=True)
+    fit = HeldOutFit.of(sites, WIDE, t64([0.0]), moments, shrinks=True)
     assert_allclose([fit.share.item(), fit.noise.item()], best.x, atol=1e-3)
     assert_allclose(fit.weights @ fit.densities, -best.fun, rtol=1e-6)
-    plain = sweeps.held_out_fit(t64([0.0]), moments)
+    plain = HeldOutFit.of(sites, WIDE, t64([0.0]), moments)
     assert plain.share.item() == 1
 
 
@@ -781,7 +782,7 @@ def test_a_killed_fit_resumes(tmp_path):
         pass
 
     class Kill:
-        n_left = 100
+        n_left = 50
 
         def setup(self, *args, **kwargs):
             pass

@@ -98,6 +98,37 @@ class HeldOutFit(NamedTuple):
     share: torch.Tensor  # (c,), between 0 and 1: factor of the latents' deviations from the center
     center: torch.Tensor | None = None  # (c,): means of the targets; None if the noise is fixed
 
+    @classmethod
+    def of(cls, sites, noise_bounds, noise, moments, *, shrinks=False):
+        """Learn the noise and the share of the latents from held-out rows.
+
+        A model of few functions has too small variances to assess its means by, and functions that
+        fit single rows make its means too large. Without bounds of the noise nothing is learned,
+        and the share is only where ``shrinks`` is true.
+
+        ``noise`` (s,) has the logarithms of the noise to start from, and ``moments`` are as of
+        `RelevanceSweeps.moments`.
+        """
+        mean, var, y, weights = moments
+        share = mean.new_ones(mean.shape[1])
+        if noise_bounds is None:
+            likelihood = sites.at(noise).likelihood
+            return cls(likelihood.log_marginal(y, mean, var), weights, noise, share)
+        center, sizes = weights @ y / weights.sum(), (len(noise), len(share))
+
+        def densities(values):
+            noise, share = values.split(sizes)
+            shrunk = center + share * (mean - center), share.square() * var
+            return sites.at(noise).likelihood.log_marginal(y, *shrunk)
+
+        bounds = [
+            noise_bounds.expand(len(noise), 2),
+            share[:, None] * share.new_tensor([0 if shrinks else 1, 1]),
+        ]
+        start = torch.cat([noise, share])
+        best, _ = maximize_density(densities, weights, start, torch.cat(bounds))
+        return cls(densities(best), weights, *best.split(sizes), center)
+
     def calibrated(self, state):
         """Return a `RelevanceState` with at least this noise and this share of the latents."""
         share = self.share[:, None]
@@ -195,36 +226,6 @@ class RelevanceSweeps(Stage):
             moments = values @ state.coef.T, self._variances(state, values)
             parts.append((*moments, y, weights.double()))
         return rows.collect(*map(torch.cat, zip(*parts, strict=True)))
-
-    def held_out_fit(self, noise, moments, *, shrinks=False):
-        """Learn the noise and the share of the latents from held-out rows; return a `HeldOutFit`.
-
-        A model of few functions has too small variances to assess its means by, and functions that
-        fit single rows make its means too large. Where the noise is fixed, nothing is learned, and
-        the share is only where ``shrinks`` is true.
-
-        ``noise`` (s,) has the logarithms of the noise to start from, and ``moments`` are as of
-        `moments`.
-        """
-        mean, var, y, weights = moments
-        share = mean.new_ones(mean.shape[1])
-        if self._noise_bounds is None:
-            likelihood = self._sites.at(noise).likelihood
-            return HeldOutFit(likelihood.log_marginal(y, mean, var), weights, noise, share)
-        center, sizes = weights @ y / weights.sum(), (len(noise), len(share))
-
-        def densities(values):
-            noise, share = values.split(sizes)
-            shrunk = center + share * (mean - center), share.square() * var
-            return self._sites.at(noise).likelihood.log_marginal(y, *shrunk)
-
-        bounds = [
-            self._noise_bounds.expand(len(noise), 2),
-            share[:, None] * share.new_tensor([0 if shrinks else 1, 1]),
-        ]
-        start = torch.cat([noise, share])
-        best, _ = maximize_density(densities, weights, start, torch.cat(bounds))
-        return HeldOutFit(densities(best), weights, *best.split(sizes), center)
 
     # Parts of a sweep
 

@@ -56,10 +56,10 @@ class QSRVMClassifier(GPClassifier):
         The default assumes functions of height 1.
     optimizer : {"auto"} or None, default="auto"
         Whether length scales are learned, by threefold cross-validation on at most 500 rows. All
-        are multiplied by one factor: the largest whose log loss is within a standard error of the
-        best. All rows of rare classes are among the 500. Other hyperparameters of the kernel are
-        fixed, and so are length scales if there are fewer than 3 rows. With "auto", held-out rows
-        also determine ``temperature_``.
+        are multiplied by one factor: the largest power of two, or of four with up to 60 rows, whose
+        log loss is within a standard error of the best. All rows of rare classes are among the 500.
+        Other hyperparameters of the kernel are fixed, and so are length scales if there are fewer
+        than 3 rows. With "auto", held-out rows also determine ``temperature_``.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
         `partial_fit` takes one pass, which learns the precisions further and prunes functions.

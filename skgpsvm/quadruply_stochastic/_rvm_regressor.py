@@ -66,8 +66,9 @@ class QSRVMRegressor(GPRegressor):
         variance of y. It must be None if the kernel has a `WhiteKernel`, which is then the noise.
     optimizer : {"auto"} or None, default="auto"
         Whether noise and length scales are learned. Length scales are learned by threefold
-        cross-validation on at most 500 rows. All are multiplied by one factor: the largest whose
-        log density is within a standard error of the best. Other hyperparameters of the kernel are
+        cross-validation on at most 500 rows. All are multiplied by one factor: the largest power
+        of two, or of four with up to 60 rows, whose log density is within a standard error of the
+        best. Other hyperparameters of the kernel are
         fixed, and so are length scales if there are fewer than 3 rows. The noise maximizes the
         evidence. After sweeps, the noise of predictions is at least the value with the highest
         density of held-out rows: those of all three folds, or of one if there are more than 500.
