@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -404,9 +403,12 @@ class CoordinateAscent:
         """
         mean, root = state.mean, state.root
         at_prior = self.likelihood.tied and not state.n_steps and not mean.any()
-        update = self._tied_update if at_prior else partial(self._update, latents=latents)
-        precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
-        loss = sum(update(index, state, precision, linear) for index in indices)
+        precision, linear, loss = torch.zeros_like(root), torch.zeros_like(mean), 0.0
+        for index in indices:
+            if at_prior:  # all wrong classes are equal rivals
+                loss += self.likelihood.tied_update(*self.batch(index), precision, linear)
+            else:
+                loss += self._update(index, state, precision, linear, latents)
         sums = scale * mirror(precision), scale * linear, scale * loss
         precision, linear, loss = self.rows.sum(*sums)
         prior_precision, prior_linear = self.prior
@@ -459,10 +461,6 @@ class CoordinateAscent:
         part.add_gram(precision[latents], weights[:, None] * sites.precision[:, latents])
         linear[latents] += part.total(weights[:, None] * sites.linear[:, latents])
         return (weights * sites.loss).sum().double()
-
-    def _tied_update(self, index, state, precision, linear):
-        """Do as `_update` at zero means, where all wrong classes are equal rivals."""
-        return self.likelihood.tied_update(*self.batch(index), precision, linear)
 
     def elbo(self, state):
         r"""Return the ELBO of the posterior in a state, nats.

@@ -220,10 +220,8 @@ class CoordinateInference(_Inference):
             state.change = relative_change(state.mean, before)
         state.n_sweeps += 1
         state.generator = self.generator.get_state()
-        state.objective = sum(values) / len(values) + self._log_prior(state)
-
-    def _log_prior(self, state):
-        return self.adam.free.log_prior(state.theta).item()
+        log_prior = self.adam.free.log_prior(state.theta).item()
+        state.objective = sum(values) / len(values) + log_prior
 
     def _groups(self):
         """Return the parts of a pass between which Adam may step.

@@ -141,7 +141,10 @@ class PrincipalBasis:
 
     def __init__(self, basis, rows):
         self.theta, self.Z, self._basis = basis.theta, basis.Z, basis
-        A = torch.cat([_weighted_features(basis, *rows.take(part)) for part in rows.chunks()])
+        parts = map(rows.take, rows.chunks())
+        A = torch.cat(
+            [w.double().sqrt()[:, None] * basis.features(X).double() for X, _, w in parts]
+        )
         is_tall = len(A) >= basis.size
         values, vectors = torch.linalg.eigh(A.T @ A if is_tall else A @ A.T)
         largest = min(_DROPPED_VARIANCE * rows.total_weight, _DROPPED_SHARE * values.sum().item())
@@ -336,10 +339,6 @@ def of_largest_classes(hinge, rows, n_classes):
     codes[kept] = torch.arange(n_classes, device=codes.device)
     some.targets = codes[some.targets]
     return ContrastSites(n_classes, "soft" if hinge.smooth else "hard"), some
-
-
-def _weighted_features(basis, X, y, weights):
-    return weights.double().sqrt()[:, None] * basis.features(X).double()
 
 
 def with_ratios_of(free, theta, directions):
