@@ -5,6 +5,8 @@ import torch
 from .exceptions import NotPositiveDefiniteError, NumericalWarning, warn
 
 LARGEST_JITTER = 1e-2  # relative to the mean diagonal
+# Jitter that is as good as noise, whose standard deviation is a thousandth of that of the diagonal.
+HARMLESS_NOISE = 1e-6
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
     "(standardize the features), a length scale much longer than the distances between rows, "
@@ -15,22 +17,22 @@ _BLOCK = 128  # columns of a block of a triangular matrix
 _MIN_NORM = 1e-3  # smallest denominator of a relative change
 
 
-def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
+def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0, harmless=0.0):
     """Return the lower Cholesky factor of covariance matrices (..., m, m), in float64.
 
     Only the lower triangle is read. `jitter` times the mean of the diagonal is always added to the
     diagonal; 0 factorizes `K` exactly as given. If the factorization fails, the jitter grows by
     factors of 10 up to 1e-2, separately for each matrix of a batch. A `NumericalWarning` says if it
-    exceeds both `jitter` and `expected`, which is for a `K` rounded to float32. The factor is
-    differentiable, the jitter's dependence on `K` included.
+    exceeds `jitter`, `expected`, which is for a `K` rounded to float32, and `harmless`, which is
+    for a `K` with noise. The factor is differentiable, the jitter's dependence on `K` included.
 
     A `NotPositiveDefiniteError` is raised if `K` holds NaN or infinity, or is not positive definite
     with the largest jitter; `name` is that of `K` in messages.
     """
-    return jittered_cholesky(K, name, jitter=jitter, expected=expected)[0]
+    return jittered_cholesky(K, name, jitter=jitter, expected=expected, harmless=harmless)[0]
 
 
-def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
+def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0, harmless=0.0):
     """Return `cholesky` of a covariance matrix and the relative jitter (...) that was added.
 
     The jitter of a matrix of zeros, such as that of noise at distinct points, is absolute.
@@ -54,7 +56,7 @@ def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
             )
         relative = grown
         L, info = _factor(K, relative * scale)
-    if (relative > max(jitter, expected)).any():
+    if (relative > max(jitter, expected, harmless)).any():
         warn(
             f"The {name} is close to singular: a jitter of {float(relative.max()):.0e} times its "
             f"mean diagonal was needed instead of {max(jitter, expected):.0e}. "

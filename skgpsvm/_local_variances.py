@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from ._linalg import cholesky, identity_like
+from ._linalg import HARMLESS_NOISE, cholesky, identity_like
 from ._memory import CACHED_BLOCK, block_rows, n_cached_blocks
 
 _NEIGHBORS = 32
 _BLOCK_ROWS = 256  # neighbors whose kernel matrix is computed at a time
-_JITTER, _EXPECTED_JITTER = 1e-12, 1e-6  # of the residuals' covariance plus noise, relative
+_JITTER = 1e-12  # of the residuals' covariance plus noise, relative
 _NAME = "covariance of the residuals of the nearest rows"
 
 
@@ -119,7 +119,7 @@ class LocalVariances:
         precisions = rows.precisions[:, near]
         scale, eye = precisions.sqrt(), identity_like(R)
         scaled = scale[..., None] * R * scale[..., None, :]
-        chol = cholesky(scaled + eye, _NAME, jitter=_JITTER, expected=_EXPECTED_JITTER)
+        chol = cholesky(scaled + eye, _NAME, jitter=_JITTER, harmless=HARMLESS_NOISE)
         half = torch.linalg.solve_triangular(chol, (scale * r)[..., None], upper=False)
         inverse = torch.cholesky_inverse(chol)
         var = (residual - half.square().sum((-2, -1))).clamp_min(0)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ._linalg import gaussian_kl, jittered_cholesky
+from ._linalg import HARMLESS_NOISE, gaussian_kl, jittered_cholesky
 from ._sites import batch_loss
 
 
@@ -135,7 +135,9 @@ def log_evidence(cov, targets, jitter):
     to each diagonal entry.
     """
     n, t = targets.shape
-    chol, added = jittered_cholesky(cov, "covariance of the rows", jitter=jitter)
+    chol, added = jittered_cholesky(
+        cov, "covariance of the rows", jitter=jitter, harmless=HARMLESS_NOISE
+    )
     half = torch.linalg.solve_triangular(chol, targets, upper=False)
     solved = torch.linalg.solve_triangular(chol.T, half, upper=True)
     log_det = 2 * chol.diagonal().log().sum()

@@ -40,6 +40,13 @@ def process_draw(kernel, n, noise, seed):
     return X, root @ rng.normal(size=n) + noise * rng.normal(size=n)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_without_noise_does_not_warn(seed):
+    X = np.random.default_rng(seed).integers(5, size=(80, 3)).astype(float)
+    for model in (SVGPRegressor(random_state=0), DecoupledGPRegressor(random_state=0)):
+        assert model.fit(X, np.sin(X[:, 0])).score(X, np.sin(X[:, 0])) > 1 - 1e-9
+
+
 def test_few_rows_are_fitted_as_scikit_learns_process_is():
     X, y = regression(300)
     y = (y - y.mean()) / y.std()

@@ -90,6 +90,14 @@ def test_more_than_the_rounding_of_float32_warns_what_to_do():
         cholesky(K, jitter=1e-14, expected=2e-3)
 
 
+def test_harmless_jitter_does_not_warn():
+    K = with_smallest_eigenvalue(-5e-4)
+    with warnings.catch_warnings(action="error"):
+        cholesky(K, jitter=1e-14, harmless=2e-3)
+    with pytest.warns(NumericalWarning, match="instead of 1e-14.*duplicated"):
+        cholesky(K, jitter=1e-14, harmless=1e-4)
+
+
 def test_only_the_failing_matrix_of_a_batch_gets_more_jitter():
     good, bad = random_covariance(5, 5), with_smallest_eigenvalue(-5e-4)
     with pytest.warns(NumericalWarning):
