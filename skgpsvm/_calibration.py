@@ -1,4 +1,4 @@
-"""Calibrated class probabilities, and those of the paper's argmax rule."""
+"""Calibrated class probabilities, those of the paper's argmax rule, and gains of losses."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,6 +17,11 @@ _POWER_BOUNDS = ((math.log(0.1), math.log(10.0)),)
 _NEWTON_STEPS = 50
 _MAX_HALVINGS = 20
 _MIN_DECREASE = 1e-8  # of the loss, relative; predicted for a further step
+
+
+def is_significant_gain(gain, n_errors=1.0):
+    """Return whether the sum of gains of rows exceeds so many of its standard errors."""
+    return bool(gain.sum() > n_errors * gain.std() * math.sqrt(len(gain)))
 
 
 def calibrated_scores(mean, var, temperature, intercept):

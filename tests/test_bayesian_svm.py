@@ -26,7 +26,6 @@ from skgpsvm.bayesian_svm._kernel_choice import (
     ParabolicSearch,
     PrincipalBasis,
     chosen_kernel,
-    is_significant_gain,
     of_largest_classes,
     with_ratios_of,
 )

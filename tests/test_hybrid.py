@@ -35,7 +35,7 @@ from skgpsvm._predictive import regression_sites
 from skgpsvm._rows import checked_rows
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
-from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor, _learning
+from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor, _learning, _training
 from skgpsvm.hybrid._held_out import _NOISE_PRIOR_STD, CalibratedLoss, row_hashes, split
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import FeatureMap, HybridNetwork, NetworkPosterior
@@ -272,7 +272,7 @@ def test_features_of_ranks_are_normalized_as_those_of_one_process(monkeypatch):
 
 
 def test_calibration_is_that_of_the_held_out_rows(monkeypatch):
-    monkeypatch.setattr(CalibratedLoss, "informed", lambda self, *_: self)
+    monkeypatch.setattr(CalibratedLoss, "informed", lambda self, *_: (self, self))
     X, y = blobs(200)
     training = training_of(quick(dtype="float64", validation_fraction=0.25), monkeypatch, X, y)
     assert len(training.rows) == 150
@@ -321,6 +321,7 @@ def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
     X, y = blobs(200)
     losses = iter(losses)  # the first before training
     monkeypatch.setattr(CalibratedLoss, "losses", lambda *_: next(losses))
+    monkeypatch.setattr(_training, "is_significant_gain", lambda *_: True)
     options = {"max_iter": 30, "batch_size": 9}
     kept = quick(early_stopping=True, n_iter_no_change=2, **options).fit(X, y)
     assert kept.n_iter_ == n_iter
@@ -341,6 +342,40 @@ def test_early_stopping_keeps_the_initial_weights_if_no_epoch_is_better(monkeypa
     assert kept.n_iter_ == 2
     for name, value in made[0].best_weights.items():
         assert_array_equal(kept._latents[0].weights[name], value)
+
+
+@pytest.mark.parametrize("head", [HybridBayesianSVC, HybridSVGPClassifier])
+def test_initial_network_is_kept_unless_training_gains_clearly(head, monkeypatch):
+    # 20 held-out rows cannot tell networks of a weak signal apart.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    y = rng.random(200) < 1 / (1 + np.exp(-0.5 * X[:, 0]))
+    states, initial, init = [], {}, JointTraining.init
+
+    def remembered(training):
+        states.append(init(training))
+        initial.update(states[-1].weights)
+        return states[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JointTraining, "init", remembered)
+        model = head(random_state=0).fit(X, y)
+    (state,) = states
+    assert any((state.best_weights[name] != value).any() for name, value in initial.items())
+    for name, value in initial.items():
+        assert_array_equal(model._latents[0].weights[name], value)
+    # Enough rows tell a network that has learned a wave from its nearly linear start.
+    X = rng.normal(size=(600, 2))
+    y = np.sin(3 * X[:, 0]) > 0
+    assert head(random_state=0).fit(X, y).score(X, y) > 0.9
+
+
+def test_linear_map_of_a_perceptron_is_its_initial_output():
+    torch.manual_seed(0)
+    network, X = MLP(5, (8,), 3, linear=True).requires_grad_(False), torch.randn(10, 5)
+    weights = torch.linalg.lstsq(X, network(X)).solution
+    assert_allclose(X @ weights, network(X), atol=1e-5)
+    assert_allclose(weights.T @ weights, torch.eye(3), atol=1e-5)
 
 
 def test_training_ends_after_epochs_without_improvement(monkeypatch):

@@ -153,8 +153,10 @@ class SignalPrior:
         self._lengths = torch.as_tensor(free_lengths(kernel) > 0, device=device)
         self._median = torch.as_tensor(scaled_lengths(kernel, _MEDIAN_LENGTH), device=device)
 
-    def smoothest(self):
-        """Return theta at the median length scales, with the slopes of the initial kernel.
+    def smoothest(self, slope=1.0):
+        """Return theta at the median length scales, with some of the slopes of the initial kernel.
+
+        ``slope`` is the share.
 
         The functions are then nearly linear. An ascent from there finds the few relevant features
         among many; from shorter length scales it would shrink the amplitude to nothing. On 60 rows
@@ -162,7 +164,7 @@ class SignalPrior:
         """
         theta = self._median.clone()
         if self._lengths.any() and self._terms.any():
-            theta[self._terms.int().argmax()] += 2 * math.log(_MEDIAN_LENGTH)
+            theta[self._terms.int().argmax()] += 2 * math.log(slope * _MEDIAN_LENGTH)
         return theta
 
     def log_density(self, theta):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._calibration import Calibration
+from .._calibration import Calibration, is_significant_gain
 from .._fitting import Stage, State
 from .._hinge_sites import ContrastSites
 from .._inference.coordinate_ascent import CoordinateAscent
@@ -352,8 +352,3 @@ def with_ratios_of(free, theta, directions):
     n_entries = directions.sum(1)
     mean = (directions * (-2 * shift).exp()).sum(1) / n_entries
     return theta + shift + 0.5 * mean.log() @ directions
-
-
-def is_significant_gain(gain, n_errors=1.0):
-    """Return whether the sum of gains of rows exceeds so many of its standard errors."""
-    return bool(gain.sum() > n_errors * gain.std() * math.sqrt(len(gain)))

@@ -37,7 +37,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
         Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
         A Module itself is not allowed, since every fit has its own weights. It maps a batch
         (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
-        paper's. None is an `MLP` of the standardized features, for tables.
+        paper's. None is an `MLP` of the standardized features, with a linear map, for tables.
     module_params : dict, default=None
         Keyword arguments of ``module``.
     input_shape : tuple of int, default=None
@@ -63,7 +63,8 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
         decay to zero as a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
         Whether training ends when the loss of the held-out rows no longer falls. The weights of
-        the best epoch are kept, or the initial ones if no epoch is better.
+        the best epoch are kept, or the initial ones of a first fit if it is not better by two
+        standard errors.
     validation_fraction : float, default=0.1
         Share of the rows that are held out of training, with ``early_stopping``.
     n_iter_no_change : int, default=5

@@ -57,7 +57,7 @@ class NetworkDesign:
         kernel = estimator.kernel
         return cls(
             module,
-            partial(build_extractor, module, estimator.module_params, n_features),
+            partial(build_extractor, module, estimator.module_params, n_features, "mean" in solved),
             (n_features,) if module is None else estimator.input_shape_,
             None if kernel is None else estimator._noise_model.split(clone(kernel))[0],
             prior_variance,

@@ -26,6 +26,20 @@ class _Extractor(nn.Sequential):
         return super().forward(X)
 
 
+class _LinearPlusNetwork(nn.Module):
+    """Sum of a linear map and a network, which is zero at first."""
+
+    def __init__(self, linear: nn.Linear, *layers: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.network = linear, nn.Sequential(*layers)
+        nn.init.orthogonal_(linear.weight)
+        for parameter in layers[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        return self.linear(X) + self.network(X)
+
+
 class MLP(_Extractor):
     """Multilayer perceptron with rectified linear units and a linear output layer.
 
@@ -36,6 +50,10 @@ class MLP(_Extractor):
     hidden_layer_sizes : tuple of int, default=(128, 128)
     n_outputs : int, default=32
         Number of extracted features.
+    linear : bool, default=False
+        Whether a linear map of the inputs is added. The untrained network is then this map, a
+        random orthogonal one. Hybrid classifiers add it by default: their first model, a Gaussian
+        process on the untrained features, finds linear signals that random units hide.
 
     Examples
     --------
@@ -46,13 +64,20 @@ class MLP(_Extractor):
     """
 
     def __init__(
-        self, n_inputs: int, hidden_layer_sizes: Sequence[int] = (128, 128), n_outputs: int = 32
+        self,
+        n_inputs: int,
+        hidden_layer_sizes: Sequence[int] = (128, 128),
+        n_outputs: int = 32,
+        linear: bool = False,
     ) -> None:
         sizes = [n_inputs, *hidden_layer_sizes]
         layers = []
         for i in range(len(sizes) - 1):
             layers += [nn.Linear(sizes[i], sizes[i + 1]), nn.ReLU()]
-        super().__init__(*layers, nn.Linear(sizes[-1], n_outputs))
+        layers.append(nn.Linear(sizes[-1], n_outputs))
+        if linear:
+            layers = [_LinearPlusNetwork(nn.Linear(n_inputs, n_outputs, bias=False), *layers)]
+        super().__init__(*layers)
         self.row_shape = (n_inputs,)
 
 

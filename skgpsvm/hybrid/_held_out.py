@@ -1,6 +1,7 @@
 """Rows held out of training: their choice, and the criteria that they give."""
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ _NONE_HELD = -1.0  # threshold below the hash of any row
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
 # Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
 _NOISE_PRIOR_STD = 1.0
-# Number of held-out rows that the calibration of the initial network counts as.
+# Number of held-out rows that the calibration of the initial network counts as, for trained ones.
 _PRIOR_ROWS = 20.0
 
 
@@ -97,22 +98,31 @@ def latent_moments(network, rows):
     return LatentMoments(*rows.collect(*own))
 
 
+def _mean(losses, moments):
+    """Return the weighted mean of losses (n,), a float."""
+    return (moments.weights @ losses / moments.weights.sum()).item()
+
+
 class HeldOutCriterion(ABC):
     """Criterion of held-out rows: it ends the training, and fits noise or calibration to them."""
 
     def informed(self, ascent, state):
-        """Return the criterion with what training rows tell before the network is trained.
+        """Return the criteria of the initial network and of trained ones, given training rows.
 
         ``ascent`` and ``state`` are on the initial features, which do not know the targets.
         """
-        return self
+        return self, self
 
     @abstractmethod
+    def row_losses(self, network, moments):
+        """Return the validation losses of the rows of `LatentMoments`, (n,), in nats."""
+
     def losses(self, network, moments):
         """Return the validation losses that early stopping compares, a list, nats per row.
 
         The weights with the lowest first loss are kept; training goes on while any loss falls.
         """
+        return [_mean(self.row_losses(network, moments), moments)]
 
     @abstractmethod
     def summary(self, network, moments):
@@ -127,10 +137,11 @@ class CalibratedLoss(HeldOutCriterion):
 
     def informed(self, ascent, state):
         left_out = leave_one_out(ascent, state)
-        return CalibratedLoss(self._prior.informed(*left_out, _PRIOR_ROWS))
+        worths = math.inf, _PRIOR_ROWS
+        return [CalibratedLoss(self._prior.informed(*left_out, worth)) for worth in worths]
 
-    def losses(self, network, moments):
-        return [self._prior.updated(*moments).log_loss]
+    def row_losses(self, network, moments):
+        return self._prior.updated(*moments).log_losses(*moments[:3])
 
     def summary(self, network, moments):
         return self._prior if moments is None else self._prior.updated(*moments)
@@ -142,8 +153,8 @@ class DensityLoss(HeldOutCriterion):
     def __init__(self, likelihood):
         self._likelihood = likelihood
 
-    def losses(self, network, moments):
-        return [self._loss(network.noise.detach(), moments)]
+    def row_losses(self, network, moments):
+        return -self._log_density(network.noise.detach(), moments)
 
     def summary(self, network, moments):
         return float("nan") if moments is None else self.losses(network, moments)[0]
@@ -152,11 +163,6 @@ class DensityLoss(HeldOutCriterion):
         """Return the log predictive densities (n,) at logarithms of the noise (k,)."""
         likelihood = self._likelihood.at(noise).likelihood
         return likelihood.log_marginal(moments.targets, moments.mean, moments.var)
-
-    def _loss(self, noise, moments):
-        """Return the negative log predictive density, in nats per row."""
-        total = moments.weights @ self._log_density(noise, moments)
-        return -(total / moments.weights.sum()).item()
 
 
 class RefittedNoiseLoss(DensityLoss):
@@ -170,15 +176,18 @@ class RefittedNoiseLoss(DensityLoss):
         super().__init__(likelihood)
         self._limits = limits
 
+    def row_losses(self, network, moments):
+        return -self._log_density(self._refitted(network, moments), moments)
+
     def losses(self, network, moments):
-        noises = self._refitted(network, moments), network.noise.detach()
-        return [self._loss(noise, moments) for noise in noises]
+        learned = -self._log_density(network.noise.detach(), moments)
+        return [*super().losses(network, moments), _mean(learned, moments)]
 
     def summary(self, network, moments):
         if moments is None:
             return float("nan"), network.noise.detach()
         noise = self._refitted(network, moments)
-        return self._loss(noise, moments), noise
+        return _mean(-self._log_density(noise, moments), moments), noise
 
     def _refitted(self, network, moments):
         """Return the log noise that maximizes the density, given a prior about the learned one."""

@@ -66,11 +66,14 @@ class HybridLatents(FittedModel):
         return replace(self, kernel=self.kernel.clone_with_theta(weights["theta"]), weights=weights)
 
 
-def build_extractor(module, params, n_inputs):
-    """Return the extractor that the parameters of an estimator describe, a Module."""
+def build_extractor(module, params, n_inputs, linear):
+    """Return the extractor that the parameters of an estimator describe, a Module.
+
+    ``linear`` is the default of the parameter of `MLP`, which ``params`` can override.
+    """
     if module is None:
         neutral = Standardize(torch.zeros(n_inputs), torch.ones(n_inputs))
-        return nn.Sequential(neutral, MLP(n_inputs, **(params or {})))
+        return nn.Sequential(neutral, MLP(n_inputs, **{"linear": linear, **(params or {})}))
     factory = callable(module) and not isinstance(module, nn.Module)
     made = module(**(params or {})) if factory else None
     if not isinstance(made, nn.Module):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from .._calibration import is_significant_gain
 from .._distributed import check_equal
 from .._estimators import FOLLOWED
 from .._parameters import ALWAYS, where
@@ -13,6 +14,8 @@ from ._learning import JointTraining
 
 # With batch_size=None: the number of steps in an epoch, and the limits of the batch size.
 _STEPS, _BATCH_SIZES = 10, (16, 128)
+# Standard errors of the gain on held-out rows that is clear.
+_CLEAR = 2.0
 HYBRID_USES = {"n_iter_no_change": where(early_stopping=True)}
 # Of estimators whose held-out rows are for early stopping only. Without it, none is held out.
 LOSS_USES = HYBRID_USES | {
@@ -67,17 +70,20 @@ def check_hybrid_parameters(estimator):
 def fit_network(estimator, problem, design, criterion, held_out_share):
     """Fit extractor and head jointly, anew or from the network of an earlier fit.
 
-    ``held_out_share`` of the rows are held out of training in a first fit. The summary of the
-    `Fitted` is that of the `HeldOutCriterion`.
+    ``held_out_share`` of the rows are held out of training in a first fit. With early stopping, an
+    initial network whose head is solved is kept if training does not gain clearly on them. The
+    summary of the `Fitted` is that of the `HeldOutCriterion`.
     """
     check_equal({"rows of shape": estimator.input_shape_})
     rows, start = problem.rows, problem.start
     salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
     trained_on, held_out, threshold = split(rows, held_out_share, salt, threshold)
+    of_initial = criterion
     if start is None:
         parts = problem, trained_on, threshold, estimator.n_inducing
         start, network, solution = design.initial(*parts)
-        criterion = criterion if held_out is None else criterion.informed(*solution)
+        if held_out is not None:
+            of_initial, criterion = criterion.informed(*solution)
     else:
         network = start.network(rows.device)
         network.features.to(rows.dtype)
@@ -103,11 +109,18 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         generator=problem.generator,
     )
 
-    def evaluate(network):
+    def evaluate(network, criterion=criterion):
         moments = None if held_out is None else latent_moments(network, held_out)
         return [start.at(network)], [criterion.summary(network, moments)]
 
+    def weighted_losses(network, criterion):
+        moments = latent_moments(network, held_out)
+        return moments.weights * criterion.row_losses(network, moments)
+
     state = training.init()
+    is_solved = stop_early and problem.start is None and "mean" in design.solved
+    if is_solved:
+        initial, initial_losses = state.weights, weighted_losses(network, of_initial)
     curve = problem.run_stage(
         "network",
         training,
@@ -116,7 +129,13 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         lambda state: evaluate(training.at(state)),
         must_converge=False,
     )
-    (model,), (summary,) = evaluate(training.best(state))
+    best = training.best(state)
+    if is_solved:
+        gain = initial_losses - weighted_losses(best, criterion)
+        if not is_significant_gain(gain, _CLEAR):
+            best.load_state_dict(initial)
+            criterion = of_initial
+    (model,), (summary,) = evaluate(best, criterion)
     return Fitted(model, curve, summary)
 
 
