@@ -16,6 +16,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss
 
 from skgpsvm import BayesianSVC
+from skgpsvm._calibration import is_significant_gain
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import WhitenedBasis

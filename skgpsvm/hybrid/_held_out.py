@@ -98,11 +98,6 @@ def latent_moments(network, rows):
     return LatentMoments(*rows.collect(*own))
 
 
-def _mean(losses, moments):
-    """Return the weighted mean of losses (n,), a float."""
-    return (moments.weights @ losses / moments.weights.sum()).item()
-
-
 class HeldOutCriterion(ABC):
     """Criterion of held-out rows: it ends the training, and fits noise or calibration to them."""
 
@@ -115,14 +110,14 @@ class HeldOutCriterion(ABC):
 
     @abstractmethod
     def row_losses(self, network, moments):
-        """Return the validation losses of the rows of `LatentMoments`, (n,), in nats."""
+        """Return the losses (n,) of the rows of `LatentMoments`, to which nothing is fitted."""
 
+    @abstractmethod
     def losses(self, network, moments):
         """Return the validation losses that early stopping compares, a list, nats per row.
 
         The weights with the lowest first loss are kept; training goes on while any loss falls.
         """
-        return [_mean(self.row_losses(network, moments), moments)]
 
     @abstractmethod
     def summary(self, network, moments):
@@ -141,7 +136,10 @@ class CalibratedLoss(HeldOutCriterion):
         return [CalibratedLoss(self._prior.informed(*left_out, worth)) for worth in worths]
 
     def row_losses(self, network, moments):
-        return self._prior.updated(*moments).log_losses(*moments[:3])
+        return self._prior.log_losses(*moments[:3])
+
+    def losses(self, network, moments):
+        return [self._prior.updated(*moments).log_loss]
 
     def summary(self, network, moments):
         return self._prior if moments is None else self._prior.updated(*moments)
@@ -156,6 +154,9 @@ class DensityLoss(HeldOutCriterion):
     def row_losses(self, network, moments):
         return -self._log_density(network.noise.detach(), moments)
 
+    def losses(self, network, moments):
+        return [self._loss(network.noise.detach(), moments)]
+
     def summary(self, network, moments):
         return float("nan") if moments is None else self.losses(network, moments)[0]
 
@@ -163,6 +164,11 @@ class DensityLoss(HeldOutCriterion):
         """Return the log predictive densities (n,) at logarithms of the noise (k,)."""
         likelihood = self._likelihood.at(noise).likelihood
         return likelihood.log_marginal(moments.targets, moments.mean, moments.var)
+
+    def _loss(self, noise, moments):
+        """Return the negative log predictive density, in nats per row."""
+        total = moments.weights @ self._log_density(noise, moments)
+        return -(total / moments.weights.sum()).item()
 
 
 class RefittedNoiseLoss(DensityLoss):
@@ -176,18 +182,15 @@ class RefittedNoiseLoss(DensityLoss):
         super().__init__(likelihood)
         self._limits = limits
 
-    def row_losses(self, network, moments):
-        return -self._log_density(self._refitted(network, moments), moments)
-
     def losses(self, network, moments):
-        learned = -self._log_density(network.noise.detach(), moments)
-        return [*super().losses(network, moments), _mean(learned, moments)]
+        noises = self._refitted(network, moments), network.noise.detach()
+        return [self._loss(noise, moments) for noise in noises]
 
     def summary(self, network, moments):
         if moments is None:
             return float("nan"), network.noise.detach()
         noise = self._refitted(network, moments)
-        return _mean(-self._log_density(noise, moments), moments), noise
+        return self._loss(noise, moments), noise
 
     def _refitted(self, network, moments):
         """Return the log noise that maximizes the density, given a prior about the learned one."""
