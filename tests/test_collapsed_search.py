@@ -135,3 +135,17 @@ def test_no_start_is_tried_twice_where_no_length_scale_is_free(kernel, gains):
     noise = np.random.default_rng(1).normal(size=60)
     SVGPRegressor(kernel, n_inducing=8, random_state=0).fit(X, noise)
     assert len(gains) == 1
+
+
+@pytest.mark.parametrize(("target", "limit"), [("line", 0.5), ("parabola", 0.3), ("noise", 1.4)])
+def test_ten_rows_of_several_features_tell_functions_from_noise(target, limit):
+    """Squared errors are relative to the variance of new targets."""
+    errors = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(310, 5 if target != "parabola" else 3))
+        mean = {"line": X[:, 0], "parabola": X[:, 0] ** 2, "noise": 0 * X[:, 0]}[target]
+        y = mean + (1.0 if target == "noise" else 0.1) * rng.normal(size=len(X))
+        model = SVGPRegressor(random_state=0).fit(X[:10], y[:10])
+        errors.append(np.mean((model.predict(X[10:]) - y[10:]) ** 2) / y[10:].var())
+    assert np.median(errors) < limit
