@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from skgpsvm import DecoupledGPRegressor, QSGPRegressor, _conjugate_gradients
+from skgpsvm._hyperparameters.held_out import NOISE_PRIOR, HeldOutRows
 from skgpsvm._local_variances import LocalVariances
 from skgpsvm._posteriors import WhitenedBasis
 
@@ -71,6 +73,30 @@ def test_rows_held_out_are_read_in_chunks(quick, function, monkeypatch):
     assert model.noise_variance_ == pytest.approx(whole.noise_variance_, rel=1e-9)
     # Local variances depend on the noise, which is calibrated repeatedly.
     assert sizes == [20, 20, 10] * (1 if quick is QUICK else _conjugate_gradients._CALIBRATIONS)
+
+
+@pytest.mark.parametrize("quick", [QUICK, LOCAL], ids=["power", "local"])
+def test_held_out_rows_set_the_noise(quick, monkeypatch):
+    found, own = [], HeldOutRows.most_likely
+
+    def recorded(rows, model, *args):
+        found.append((rows, model, own(rows, model, *args)))
+        return found[-1][2]
+
+    monkeypatch.setattr(HeldOutRows, "most_likely", recorded)
+    clone(quick).fit(*quick_sine(0))
+    rows, before, after = found[-1]
+
+    def density(model, change):
+        log_noise = torch.tensor(model.noise) + change
+        penalty = 0.5 * ((log_noise.item() - before.noise[0]) / NOISE_PRIOR) ** 2
+        likelihood = rows.likelihood.at(log_noise).likelihood
+        latent = rows._latent(model.power)
+        values = likelihood.log_marginal(rows.targets, rows.means, latent)
+        return (rows.weights @ values).item() - penalty
+
+    assert after.noise != before.noise
+    assert density(after, 0.0) > max(density(after, -0.01), density(after, 0.01))
 
 
 def test_rows_held_out_are_not_their_own_neighbors():

@@ -9,7 +9,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_close, t64
 from scipy import stats
 from scipy.integrate import quad
@@ -828,6 +828,15 @@ def test_likelihood_without_parameters_is_the_same_anywhere(make):
     y, mean, var = rows(likelihood)
     value = likelihood.at(t64([])).expected_log_prob(y, mean, var)
     assert torch.equal(value, likelihood.expected_log_prob(y, mean, var))
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian([0.1, 0.2]), StudentT(0.3), Laplace(0.5)])
+def test_parameters_may_be_replaced_again(likelihood):
+    y, mean, var = t64([[1.0, -2.0]]), t64([[0.5, 0.0]]), t64([[0.1, 0.3]])
+    first = torch.cat([part.detach().ravel() for part in likelihood.parameters()])
+    once, twice = likelihood.at(first + 1.0), likelihood.at(first).at(first + 1.0)
+    assert_array_equal(twice.log_marginal(y, mean, var), once.log_marginal(y, mean, var))
+    assert (likelihood.log_marginal(y, mean, var) != once.log_marginal(y, mean, var)).all()
 
 
 @pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT])

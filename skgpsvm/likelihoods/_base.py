@@ -6,6 +6,8 @@ import abc
 import copy
 import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch.special import erfcx
@@ -51,6 +53,9 @@ class Likelihood(torch.nn.Module, abc.ABC):
     step = 1.0
     relative = redescending = coupled = False
 
+    # Tensors that `at` has put in place of trainable parameters, by name
+    _replaced: Mapping[str, torch.Tensor] = MappingProxyType({})
+
     def at(self, parameters: torch.Tensor) -> Likelihood:
         """Return the same likelihood with other parameters.
 
@@ -64,15 +69,16 @@ class Likelihood(torch.nn.Module, abc.ABC):
         likelihood : Likelihood
             It shares everything else with this one; without parameters, it is this one.
         """
-        names = dict(self.named_parameters())
-        if not names:
+        before = dict(self.named_parameters()) or self._replaced
+        if not before:
             return self
         other = copy.copy(self)
-        other._parameters = dict(self._parameters)
-        values = parameters.split([old.numel() for old in names.values()])
-        for (name, old), value in zip(names.items(), values, strict=True):
-            delattr(other, name)
-            setattr(other, name, value.view_as(old))
+        other._parameters = {}
+        values = parameters.split([old.numel() for old in before.values()])
+        pairs = zip(before.items(), values, strict=True)
+        other._replaced = {name: value.view_as(old) for (name, old), value in pairs}
+        for name, value in other._replaced.items():
+            setattr(other, name, value)
         return other
 
     @abc.abstractmethod
