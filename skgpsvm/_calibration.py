@@ -20,8 +20,11 @@ _MIN_DECREASE = 1e-8  # of the loss, relative; predicted for a further step
 
 
 def is_significant_gain(gain, n_errors=1.0):
-    """Return whether the sum of gains of rows exceeds so many of its standard errors."""
-    return bool(gain.sum() > n_errors * gain.std() * math.sqrt(len(gain)))
+    """Return whether the sum of gains of rows exceeds so many of its standard errors.
+
+    A single row has none.
+    """
+    return len(gain) > 1 and bool(gain.sum() > n_errors * gain.std() * math.sqrt(len(gain)))
 
 
 def calibrated_scores(mean, var, temperature, intercept):

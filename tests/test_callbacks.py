@@ -105,7 +105,7 @@ MODES = {
         module_params={"hidden_layer_sizes": (4,)}, n_inducing=6, max_iter=4, random_state=0
     ),
     "hybrid, early stopping": HybridSVGPClassifier(
-        module_params={"hidden_layer_sizes": (4,)},
+        module_params={"hidden_layer_sizes": (4,), "linear": False},
         n_inducing=6,
         max_iter=12,
         n_iter_no_change=2,
