@@ -376,7 +376,7 @@ def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
     weights = (precision / precision.mean(0)).mean(1)[kept]
     scaled = (r / np.sqrt(precision.mean(0)))[kept]
     signs = np.array(list(itertools.product([-1, 1], repeat=11)))
-    found = score_moments(basis, t64(data), t64(r), t64(precision))[0, 1]
+    found = score_moments(basis, basis.terms, t64(data), t64(r), t64(precision))[0, 1]
     for own, size in zip(found, (3, 2), strict=True):
         bins = (size * ranks[kept]).astype(int)
         cells = np.eye(size**2)[size * bins[:, 0] + bins[:, 1]].T
@@ -416,17 +416,17 @@ def test_scores_of_many_pairs_are_those_of_each_alone(n_latents, monkeypatch):
     n_pairs_at_once, eigh = [], torch.linalg.eigh
     with monkeypatch.context() as patch:
         patch.setattr(torch.linalg, "eigh", lambda A: n_pairs_at_once.append(len(A)) or eigh(A))
-        found = score_moments(basis, *rows)
+        found = score_moments(basis, basis.terms, *rows)
     assert len(n_pairs_at_once) == 8 + 4  # pairs of sizes of categories; numbers have two grids
     alone = {}
     for pair in itertools.combinations(range(8), 2):
-        alone |= score_moments(replace(basis, terms=[(j,) for j in pair]), *rows)
+        alone |= score_moments(basis, [(j,) for j in pair], *rows)
     assert list(found) == list(alone)
     assert {len(scores) for scores in found.values()} == {1, 2}
     for pair, scores in found.items():
         assert_allclose(scores, alone[pair], rtol=1e-9)
     monkeypatch.setattr(_interactions, "CACHED_BLOCK", 1)
-    for pair, scores in score_moments(basis, *rows).items():
+    for pair, scores in score_moments(basis, basis.terms, *rows).items():
         assert_allclose(scores, found[pair], rtol=1e-9)
 
 
@@ -436,7 +436,7 @@ def test_pairs_without_an_interaction_to_test_have_no_score():
     level = rng.randint(4, size=500)
     for data in (np.column_stack([level == 0, level == 1]), rng.uniform(size=(8, 2))):
         r, precision = rng.normal(size=(len(data), 1)), np.ones((len(data), 1))
-        assert score_moments(basis, t64(data), t64(r), t64(precision)) == {}
+        assert score_moments(basis, basis.terms, t64(data), t64(r), t64(precision)) == {}
 
 
 @forms

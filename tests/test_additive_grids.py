@@ -229,17 +229,20 @@ def test_only_pairs_that_gain_in_first_rounds_are_learned(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(300, 4))
     y = X[:, 0] + 2 * X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=300)
-    learned, learn = [], TermSearch.learn
+    learned, effects, learn = [], [], TermSearch.learn
 
     def spy(self, stage):
         learned.append(self.ascent.basis.pairs)
+        effects.append([term for term in self.ascent.basis.terms if len(term) == 1])
         learn(self, stage)
 
     monkeypatch.setattr(TermSearch, "learn", spy)
     monkeypatch.setattr(_search, "DEFAULTS", replace(DEFAULTS, level=np.inf))  # all are candidates
     model = AdditiveGPRegressor(sparse=True, n_inducing=8, steps=None).fit(X, y)
-    assert learned[1][0] == (1, 2)
+    assert next(filter(None, learned))[0] == (1, 2)
     assert max(map(len, learned)) < 3  # of six
+    assert effects[0] == [(0,), (1,), (2,), (3,)]
+    assert set(map(tuple, effects[1:])) == {((0,),)}  # idle ones are dropped before pairs are found
     assert [term for term in model.terms_ if len(term) == 2] == [(1, 2)]
 
 

@@ -12,7 +12,7 @@ _TINY = torch.finfo(torch.float64).tiny
 _ROUNDING = 1e-10  # relative, of eigenvalues
 
 
-def score_moments(basis, X, residuals, precisions):
+def score_moments(basis, terms, X, residuals, precisions):
     r"""Return the scores of pairs of features, and their moments without an interaction.
 
     The rows fall into the cells of a grid whose bins have equally many rows. Let :math:`R_c` and
@@ -38,6 +38,8 @@ def score_moments(basis, X, residuals, precisions):
     Parameters
     ----------
     basis : AdditiveBasis
+    terms : list of tuples of ints
+        Terms whose features may have pairs.
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
 
@@ -53,7 +55,7 @@ def score_moments(basis, X, residuals, precisions):
     moments of random signs, it holds for any variances of the noise.
     """
     u, known = basis.unit(X), set(basis.terms)
-    present = {basis.in_columns((j,))[0] for term in basis.terms for j in term}
+    present = {j for term in terms for j in basis.in_columns(term)}
     features = sorted(j for j in present if not basis.features[j].constrained)
     # The latents have equal weight, and a row has one weight.
     scale = precisions.mean(0).clamp_min(_TINY).rsqrt()
@@ -78,8 +80,8 @@ def score_moments(basis, X, residuals, precisions):
     return {pair: scores for pair, scores in found.items() if scores}
 
 
-def step_p_values(basis, X, residuals, precisions):
-    """Return the probability of the residuals along each number that has a smooth effect, a dict.
+def step_p_values(basis, terms, X, residuals, precisions):
+    """Return the probability of the residuals along each number with a smooth effect, a dict.
 
     Rows fall into bins of equally many. The test is of the largest mean of the residuals of a bin,
     and of the largest difference between those of neighbors, on several grids of bins. The variance
@@ -89,12 +91,14 @@ def step_p_values(basis, X, residuals, precisions):
     Parameters
     ----------
     basis : AdditiveBasis
+    terms : list of tuples of ints
+        Terms among which the smooth effects are.
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
         Derivatives of the log densities of rows in the latents, and their variances.
     """
     u, found = basis.unit(X), {}
-    for (j,) in [term for term in basis.terms if len(term) == 1]:
+    for (j,) in [term for term in terms if len(term) == 1]:
         feature = basis.features[j]
         if feature.n_levels or feature.linear or feature.period or feature.constrained:
             continue

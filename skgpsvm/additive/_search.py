@@ -88,6 +88,8 @@ class TermSearch:
     random_state : RandomState
     attributes : callable
         Takes a `TermSearch` and returns the fitted attributes of the estimator, a dict.
+    candidates : list of tuples of ints
+        The first terms. Their features may have pairs and steps, even if their effect is dropped.
     scores : dict
         `PairScore` by pair.
     dropped : list of tuples of ints
@@ -113,13 +115,17 @@ class TermSearch:
     min_gain: float
     random_state: object
     attributes: Callable
+    candidates: list = field(default_factory=list)
     scores: dict = field(default_factory=dict)
     dropped: list = field(default_factory=list)
     curve: list = field(default_factory=list)
 
     def fit(self):
         """Run all stages: learn effects, find pairs, prune, and refine the grids of pairs."""
+        self.candidates = list(self.ascent.basis.terms)
         self.learn("effects")
+        if not self.exact:
+            self._learn_without(self._drop_each(self._required_gain_of_effect))
         self.find_pairs()
         self.find_steps()
         self.prune()
@@ -197,7 +203,7 @@ class TermSearch:
             return
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        p_values = step_p_values(ascent.basis, *at)
+        p_values = step_p_values(ascent.basis, self.candidates, *at)
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
@@ -221,7 +227,8 @@ class TermSearch:
         """Return the `PairScore` of each pair that can be tested, the largest score first."""
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        scores = {pair: _best_score(own) for pair, own in score_moments(ascent.basis, *at).items()}
+        moments = score_moments(ascent.basis, self.candidates, *at)
+        scores = {pair: _best_score(own) for pair, own in moments.items()}
         return dict(sorted(scores.items(), key=lambda item: -item[1].z))
 
     def _keep_points(self, basis):
@@ -315,10 +322,13 @@ class TermSearch:
         needed = math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length
         return self._joint_gain(effects) >= needed
 
-    def _drop_each(self):
-        """Drop terms that gain too little one by one; return them."""
+    def _drop_each(self, required=None):
+        """Drop terms that gain too little one by one; return them.
+
+        ``required`` takes a term and returns the gain it needs; None is `_required_gain`.
+        """
         most = len(self.given) + self.most
-        return self.ascent.prune(self.state, self._required_gain, most, self.kept)
+        return self.ascent.prune(self.state, required or self._required_gain, most, self.kept)
 
     def _learn_without(self, dropped):
         self.dropped += dropped
@@ -386,6 +396,13 @@ class TermSearch:
     def _noise_may_vanish(self):
         """True if the scale of noise is learned, which effects that follow the rows make small."""
         return self.ascent.learns_scale or "noise" in self.ascent.learned
+
+    def _required_gain_of_effect(self, term):
+        """Return the gain that a term needs before pairs are found: only effects need one.
+
+        Idle effects would make every further pass slower.
+        """
+        return self._required_gain(term) if self._is_effect(term) else -math.inf
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
