@@ -11,7 +11,7 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 from ._csr import MAX_DENSE, CSRRows
 from ._memory import SMALL_BLOCK, block_rows
 from ._rows import Rows, checked_rows, is_source
-from ._scales import bounded_deviations
+from ._scales import usual_deviations
 from ._typing import ArrayLike, InducingPoints, MatrixLike, RandomStateLike
 
 # With 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows, the decrease in inertia
@@ -208,7 +208,7 @@ def _kmeans_centers(rows, weights, m, rng, standardize):
     mean = np.average(x, axis=0, weights=weights)
     std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
     if standardize:
-        std = bounded_deviations(x, weights.sum(), std)
+        std = usual_deviations(x, weights.sum(), std)
     else:
         std = np.full_like(std, std.max())
     cells = np.round((x - mean) / (np.maximum(std, _MIN_STD) * _RESOLUTION))

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from .._csr import CSRRows
 from .._distributed import gather, n_ranks
 from .._memory import CHUNK_ROWS
-from .._scales import bounded_deviations
+from .._scales import usual_deviations
 from .._validation import differs
 from ..kernels import Linear
 
@@ -24,7 +24,7 @@ def feature_scales(X, weights, *, isotropic=False):
     """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk.
 
     Its ``scale_`` are the units of length scales, in which a few far values count little, see
-    `bounded_deviations`. If there are more than half a million numbers, some rows determine how
+    `usual_deviations`. If there are more than half a million numbers, some rows determine how
     little. Its ``mean_`` and ``var_`` are the moments of all rows.
 
     If ``isotropic``, it is that of a single feature around zero, whose variance is the sum over the
@@ -53,7 +53,7 @@ def feature_scales(X, weights, *, isotropic=False):
     if bounds:
         some = np.concatenate([part for parts in gather(some) for part in parts])
         n = sum(gather(weights.sum())) / step
-        scaler.scale_ = bounded_deviations(some, n, scaler.scale_)
+        scaler.scale_ = usual_deviations(some, n, scaler.scale_)
     return scaler
 
 
