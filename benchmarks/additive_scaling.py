@@ -97,7 +97,7 @@ def run(sections, limit, path):
                 found.append(_harness.run_tasks(evaluate, [task], MEASURED, path, 1))
                 if not found[-1]["fit_seconds"][0] < limit:
                     break
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(found, ignore_index=True).infer_objects()
 
 
 def report(results, limit):
