@@ -1253,6 +1253,7 @@ def test_valid_data_always_work(problem):
         for expected in (ConvergenceWarning, NumericalWarning):
             warnings.simplefilter("ignore", expected)
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+        warnings.filterwarnings("ignore", "The mean of sample_weight is")
         if len(np.unique(y[positive])) < 2:
             with pytest.raises(ValueError, match="class"):
                 model.fit(X, y, weights)

@@ -398,11 +398,12 @@ class TermSearch:
         return self.ascent.learns_scale or "noise" in self.ascent.learned
 
     def _required_gain_of_effect(self, term):
-        """Return the gain that a term needs before pairs are found: only effects need one.
+        """Return the gain that a term needs before pairs are found, in nats.
 
-        Idle effects would make every further pass slower.
+        Effects must not lower the ELBO: idle ones would make every further pass slower. The noise,
+        which pairs may explain, hides those that gain little.
         """
-        return self._required_gain(term) if self._is_effect(term) else -math.inf
+        return min(self._required_gain(term), 0.0) if self._is_effect(term) else -math.inf
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
