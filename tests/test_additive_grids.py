@@ -241,8 +241,7 @@ def test_only_pairs_that_gain_in_first_rounds_are_learned(monkeypatch):
     model = AdditiveGPRegressor(sparse=True, n_inducing=8, steps=None).fit(X, y)
     assert next(filter(None, learned))[0] == (1, 2)
     assert max(map(len, learned)) < 3  # of six
-    assert effects[0] == [(0,), (1,), (2,), (3,)]
-    assert all((3,) not in terms for terms in effects[1:])  # dropped before pairs are found
+    assert effects[:2] == [[(0,), (1,), (2,), (3,)], [(0,), (1,), (3,)]]  # x2 may still have pairs
     assert [term for term in model.terms_ if len(term) == 2] == [(1, 2)]
 
 
