@@ -21,7 +21,6 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive import _ascent, _ascents, _exact_learning, _search, _terms
-from skgpsvm.additive._ascent import GaussianAscent
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._exact import (
@@ -32,6 +31,7 @@ from skgpsvm.additive._exact import (
 )
 from skgpsvm.additive._exact_learning import ExactGaussianAscent, ExactSiteAscent
 from skgpsvm.additive._fixed_processes import Levels, Steps
+from skgpsvm.additive._gaussian_ascent import GaussianAscent
 from skgpsvm.additive._row_prior import RowPrior
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 

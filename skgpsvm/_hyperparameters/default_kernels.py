@@ -23,16 +23,16 @@ _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 def feature_scales(X, weights, *, isotropic=False):
     """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk.
 
-    Its ``scale_`` are the units of length scales, in which a few far values count little, see
-    `usual_deviations`. If there are more than half a million numbers, some rows determine how
-    little. Its ``mean_`` and ``var_`` are the moments of all rows.
+    Its ``scale_`` are the units of length scales: standard deviations without a few far values, see
+    `usual_deviations`, which are looked for among some rows if there are more than half a million
+    numbers. Its ``mean_`` and ``var_`` are the moments of all rows.
 
     If ``isotropic``, it is that of a single feature around zero, whose variance is the sum over the
     features. Default kernels in units of it have one length scale, and no offset.
     """
     is_csr = isinstance(X, CSRRows)
     scaler, some = StandardScaler(with_mean=not is_csr), []
-    bounds = not (is_csr or isotropic)
+    seeks_far = not (is_csr or isotropic)
     step = math.ceil(sum(gather(len(X))) * X.shape[1] / _MAX_SORTED)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(X), CHUNK_ROWS):
@@ -41,7 +41,7 @@ def feature_scales(X, weights, *, isotropic=False):
                 rows = X[chunk].matrix if is_csr else np.asarray(X[chunk])
                 rows = rows.astype(np.float64, copy=False)
                 scaler.partial_fit(rows, sample_weight=weights[chunk])
-                if bounds:
+                if seeks_far:
                     some.append(rows[np.flatnonzero(weights[chunk] > 0)[::step]])
     if n_ranks() > 1:
         scaler = _merged(scaler)
@@ -50,7 +50,7 @@ def feature_scales(X, weights, *, isotropic=False):
     if isotropic:
         std = np.sqrt(scaler.var_[differs(scaler.var_, scaler.mean_)].sum())
         scaler.mean_, scaler.var_, scaler.scale_ = np.array([[0.0], [std**2], [std or 1.0]])
-    if bounds:
+    if seeks_far:
         some = np.concatenate([part for parts in gather(some) for part in parts])
         n = sum(gather(weights.sum())) / step
         scaler.scale_ = usual_deviations(some, n, scaler.scale_)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from .._sites import SiteLikelihood
-from ._ascent import GaussianAscent
 from ._defaults import DEFAULTS
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
+from ._gaussian_ascent import GaussianAscent
 from ._grids import Grids
 from ._site_ascent import RowSiteAscent, SiteAscent
 

@@ -66,7 +66,10 @@ class Feature:
 
     @property
     def constrained(self):
-        """Whether the effect has a shape. Numbers outside the range then count as its ends."""
+        """Whether the effect must be monotone, convex or concave.
+
+        Numbers outside the range then count as its ends.
+        """
         return self.monotonic != 0 or self.convex != 0
 
     def is_new(self, x):

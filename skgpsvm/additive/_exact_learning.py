@@ -7,8 +7,9 @@ import torch
 
 from .._hyperparameters.priors import log_prior_of_deviations
 from ..likelihoods._regression import observations
-from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
+from ._ascent import AdditiveAscent, stacked_moments
 from ._exact import ExactPosterior, RowEvidence, RowSums, evidence_gains
+from ._gaussian_ascent import GaussianAscent
 from ._row_prior import RowPrior
 from ._site_ascent import RowSiteAscent
 
