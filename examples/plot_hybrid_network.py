@@ -57,7 +57,7 @@ print(f"accuracy {svc.score(X_test, y_test):.3f}, temperature {svc.temperature_:
 #
 # The fast gradient sign method changes every pixel by the same amount, in the direction that raises
 # the loss. Below each image are the predicted class and the probability that this prediction is
-# wrong. For most images with a wrong prediction, the model is uncertain. The 3 in the first row is
+# wrong. Most wrong predictions have a clear probability of an error. The 3 under strong attacks is
 # an exception: the model takes it for an 8, which it also resembles to our eyes.
 
 strengths = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
@@ -109,9 +109,9 @@ plt.show()
 #
 # How do networks that were trained only on 0 to 4 classify 5 to 9? Far from the features of the
 # training images, the posterior returns to the prior and the class probabilities become more even.
-# Their entropy therefore separates the unseen digits from the others, here slightly better than the
-# entropy of a softmax, which depends on the logits alone. The latent variance does not: the network
-# maps many unseen digits between the known ones, where the variance is small.
+# Their entropy therefore separates the unseen digits from the others, though here not better than
+# the entropy of a softmax, which depends on the logits alone. The latent variance is worse: the
+# network maps many unseen digits between the known ones, where the variance is small.
 
 known, known_test = y_train < 5, y_test < 5
 few = HybridBayesianSVC(Extractor, max_iter=30, random_state=0).fit(X_train[known], y_train[known])
