@@ -28,9 +28,12 @@ def _combined(operation, kernels, values):
 
 @register_torch_kernel(sk.ConstantKernel)
 class _Constant(FeatureKernel):
-    """constant_value everywhere."""
+    """constant_value everywhere; its values are a view of a single number."""
 
-    takes_sparse = True
+    returns_new_memory, takes_sparse = False, True
+
+    def __call__(self, X, Z, theta):
+        return self.value("constant_value", theta, X).expand(len(X), len(Z))
 
     def n_exact_features(self, d):
         return 1
