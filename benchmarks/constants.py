@@ -120,7 +120,7 @@ CASES = {
     ),
     "SVGP, student_t": (
         skgpsvm.SVGPRegressor(likelihood="student_t", n_inducing=50),
-        "natural_gradient|_data|_predictive|_sparse|inducing|svgp._regressor:_MAX_COLL",
+        "natural_gradient|_data|_targets|_sparse|inducing|svgp._regressor:_MAX_COLL",
     ),
     "SVGP, classes": (
         skgpsvm.SVGPClassifier(),

@@ -9,7 +9,7 @@ import torch
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
 from ._optim import NOISE_BOUNDS, PARAMETER_BOUNDS
-from ._predictive import regression_sites
+from ._targets import regression_sites
 from ._torch_kernels import latent_kernels
 
 INITIAL_VARIANCE = 0.1  # of the noise of standardized targets

@@ -1,125 +1,20 @@
-"""Predictive distributions: likelihoods by name, intervals of y, and class probabilities."""
+"""Class probabilities, and the errors of rows that were predicted without them."""
 
-import functools
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import ndtr, ndtri, roots_genlaguerre, softmax
+from scipy.special import ndtri, softmax
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability, tempered
 from ._data import evenly_spaced
 from ._inference.leave_one_out import MAX_LEFT_OUT
-from ._memory import CHUNK_ROWS
 from ._sites import LikelihoodSites
-from .likelihoods import (
-    Gaussian,
-    Heteroscedastic,
-    Laplace,
-    Logistic,
-    Ordinal,
-    Probit,
-    RobustMax,
-    Softmax,
-    StudentT,
-)
+from .likelihoods import Logistic, Ordinal, Probit, RobustMax, Softmax
 from .likelihoods._regression import observations
 
-_DOF = 4.0  # of Student's t
-# Likelihoods of regression, given the variance of the noise.
-LIKELIHOODS = {
-    "gaussian": Gaussian,
-    "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
-    "laplace": lambda var: Laplace((var / 2) ** 0.5),
-}
-_ROUNDING_OF_Y = 1e-6  # variance, of the normalized y: the least variance of noise that varies
-# Likelihoods whose noise varies, given its variance where its latent function is zero.
-VARYING_NOISE = {"heteroscedastic": functools.partial(Heteroscedastic, rounding=_ROUNDING_OF_Y)}
-# Draws of unit-variance noise.
-STANDARD_NOISE = {
-    "gaussian": lambda rng, shape: rng.standard_normal(shape),
-    "heteroscedastic": lambda rng, shape: rng.standard_normal(shape),
-    "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
-    "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
-}
-
-# Noise of unit variance is a mixture of Gaussians, whose variance is a function of a number with a
-# gamma distribution: an exponential variance for Laplace noise, and a precision for Student's t.
-_MIXTURES = {
-    "laplace": (1.0, lambda number: number),
-    "student_t": (_DOF / 2, lambda number: (_DOF / 2 - 1) / number),
-}
-# Gauss-Laguerre quadrature over the number. Intervals of level .9 are right to 1e-5, of .99 to
-# 1e-4, and of .999 to 1e-3, relative to their length.
-_NODES = 128
-_NEWTON_STEPS, _NEWTON_TOL = 50, 1e-10
-_NOISE_NODES = 32  # of Gaussian logarithms of the noise
 _ROUNDING = 1e-9  # of sums of weights
-
-
-@functools.cache
-def _gaussian_mixture(likelihood):
-    """Return variances and probabilities (k,) of the Gaussians that noise is a mixture of."""
-    shape, variance = _MIXTURES[likelihood]
-    number, weights = roots_genlaguerre(_NODES, shape - 1)
-    return variance(number), weights / weights.sum()
-
-
-def half_widths(likelihood, variance, noise, level):
-    """Return half the widths of symmetric predictive intervals of y, (n, t).
-
-    ``variance`` (n, t) are latent variances, ``noise`` those of "gaussian", "student_t" or
-    "laplace" noise, and ``level`` is the probability of the intervals.
-    """
-    z = ndtri((1 + level) / 2)
-    if likelihood == "gaussian":
-        return z * np.sqrt(variance + noise)
-    variances, weights = _gaussian_mixture(likelihood)
-    noise = np.broadcast_to(noise, variance.shape[1:])[:, None] * variances
-    return _in_parts(lambda own: _quantiles(own, noise, weights, z), variance)
-
-
-def half_widths_of_mixture(variance, noise, mean, log_variance, level):
-    """Return half the widths of predictive intervals, (n, t), where noise variances are uncertain.
-
-    ``noise`` are medians of the prior noise variances, and ``mean`` and ``log_variance`` moments of
-    the logarithms of the noise variances, relative to these.
-    """
-    nodes, weights = np.polynomial.hermite.hermgauss(_NOISE_NODES)
-    z, weights = ndtri((1 + level) / 2), weights / weights.sum()
-    noise = np.broadcast_to(noise, variance.shape[1:])[:, None]
-
-    def of_rows(variance, mean, log_variance):
-        shift = np.sqrt(2 * log_variance)[..., None] * nodes
-        return _quantiles(variance, noise * np.exp(mean[..., None] + shift), weights, z)
-
-    return _in_parts(of_rows, variance, mean, log_variance)
-
-
-def _in_parts(function, *arrays):
-    """Return a function of the rows of arrays (n, t), some thousand rows at a time."""
-    starts = range(0, len(arrays[0]), CHUNK_ROWS)
-    parts = ([array[i : i + CHUNK_ROWS] for array in arrays] for i in starts)
-    return np.concatenate([function(*part) for part in parts])
-
-
-def _quantiles(variance, noise, weights, z):
-    """Return the quantiles at Phi(z) of sums of a Gaussian and a mixture of Gaussians.
-
-    To the right of the center the distribution function is concave, so that Newton's method from
-    the left approaches the quantile from the left.
-    """
-    std = np.sqrt(variance[..., None] + noise)
-    quantile = z * std.min(-1)
-    for _ in range(_NEWTON_STEPS):
-        ratio = quantile[..., None] / std
-        density = (np.exp(-0.5 * ratio**2) / std) @ weights / np.sqrt(2 * np.pi)
-        step = (ndtr(z) - ndtr(ratio) @ weights) / density
-        quantile = quantile + step
-        if (np.abs(step) <= _NEWTON_TOL * quantile).all():
-            break
-    return quantile
 
 
 class LeftOut(NamedTuple):
@@ -185,15 +80,6 @@ class Summary(NamedTuple):
 
     elbo: float
     left_out: LeftOut | tuple | None = None
-
-
-def regression_sites(likelihood, variance, n_outputs=None):
-    """Return a likelihood of regression, a key of `LIKELIHOODS` or `VARYING_NOISE`, as sites.
-
-    The noise ``variance`` is that of each output, or one that ``n_outputs`` outputs share.
-    """
-    made = (LIKELIHOODS | VARYING_NOISE)[likelihood](variance)
-    return LikelihoodSites(made, made.latents_per_output * (n_outputs or len(variance)))
 
 
 def classification_sites(likelihood, n_classes, order=None):

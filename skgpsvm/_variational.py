@@ -34,8 +34,9 @@ from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import GivenNoise, RegressionNoise, noise_entries
 from ._optim import PARAMETER_BOUNDS
 from ._parameters import where
-from ._predictive import LIKELIHOODS, LeftOut, Summary, at_frequencies
+from ._predictive import LeftOut, Summary, at_frequencies
 from ._sparse import SparseProblem, check_optimizer, check_sparse_parameters, sparse_attributes
+from ._targets import LIKELIHOODS
 from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")

@@ -10,7 +10,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 import skgpsvm
 from skgpsvm._families import FAMILIES
-from skgpsvm._predictive import LIKELIHOODS, VARYING_NOISE
+from skgpsvm._targets import LIKELIHOODS, VARYING_NOISE
 
 HEADER = """\
 .. list-table::

@@ -51,6 +51,7 @@ NUMPY_MODULES = {
     "_hyperparameters/initialization",  # reads scikit-learn kernels' attributes
     "_predictive",  # arguments and results are arrays
     "_families",  # distributions of SciPy
+    "_targets",  # arguments and results are arrays
     "_validation",  # checks of arrays
     "_typing",  # arrays are arguments of the boundary
     "additive/_latent",  # fitted state, which is NumPy

@@ -7,7 +7,7 @@ import torch
 
 from skgpsvm import DecoupledGPRegressor
 from skgpsvm._hyperparameters.held_out import NOISE_PRIOR, HeldOutRows
-from skgpsvm._predictive import regression_sites
+from skgpsvm._targets import regression_sites
 
 
 def test_few_rows_hardly_move_the_noise():

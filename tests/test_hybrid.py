@@ -31,8 +31,8 @@ from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._isolation import PrivateRandom
 from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior
-from skgpsvm._predictive import regression_sites
 from skgpsvm._rows import checked_rows
+from skgpsvm._targets import regression_sites
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor, _learning, _training

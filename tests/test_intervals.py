@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_close, assert_all_equal, waves
-from scipy.integrate import quad
-from scipy.stats import laplace, norm, t
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF
@@ -21,11 +20,10 @@ from skgpsvm import (
     QSRVMRegressor,
     SVGPRegressor,
 )
-from skgpsvm._predictive import LeftOut, half_widths
+from skgpsvm._predictive import LeftOut
 
 KERNEL = 1.0 * RBF(0.5)
 GIVEN = {"optimizer": None, "normalize_y": False, "mean": "zero", "noise_variance": 0.05}
-NOISE = {"student_t": t(4, scale=0.5**0.5), "laplace": laplace(scale=0.5**0.5)}
 SCENES = {
     "as modeled": lambda X, rng: 0.3 * rng.normal(size=len(X)),
     "heavy tails": lambda X, rng: 0.3 * rng.standard_t(2, size=len(X)),
@@ -63,27 +61,7 @@ def test_gaussian_intervals_are_standard_deviations():
     assert model.fit(X, y).predict_interval(X)[0].shape == (60,)
 
 
-@pytest.mark.parametrize("likelihood", NOISE)
-@pytest.mark.parametrize(("level", "tol"), [(0.5, 1e-4), (0.9, 1e-4), (0.99, 2e-4), (0.999, 2e-3)])
-def test_quantiles_of_heavy_tails_are_those_of_numerical_convolution(likelihood, level, tol):
-    noise, p = NOISE[likelihood], (1 + level) / 2
-    variance = np.array([[0.0], [0.01], [0.3], [4.0], [1e4]])
-    found = half_widths(likelihood, variance, 4.0, level)[:, 0] / 2
-    assert found[0] == pytest.approx(noise.ppf(p), rel=tol)
-    for q, std in zip(found[1:], np.sqrt(variance[1:, 0]) / 2, strict=True):
-        probability = 0.0
-        for low, high in ((-10, q / std), (q / std, 10)):
-            if low < high and high > -10 and low < 10:
-                probability += quad(
-                    lambda x, q=q, std=std: noise.cdf(q - std * x) * norm.pdf(x),
-                    max(low, -10),
-                    min(high, 10),
-                    limit=200,
-                )[0]
-        assert probability == pytest.approx(p, abs=5 * tol * (1 - p))
-
-
-@pytest.mark.parametrize("likelihood", NOISE)
+@pytest.mark.parametrize("likelihood", ["student_t", "laplace"])
 def test_intervals_hold_draws_of_the_model(likelihood):
     X, y = waves(80)
     options = {"solver": "natural_gradient", "inducing_points": X[:20], "learn_inducing": False}

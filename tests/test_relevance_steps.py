@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import QSRVMClassifier, QSRVMRegressor
 from skgpsvm._posteriors import WhitenedBasis
-from skgpsvm._predictive import regression_sites
+from skgpsvm._targets import regression_sites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.quadruply_stochastic import _stochastic

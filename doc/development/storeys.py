@@ -47,6 +47,7 @@ STOREYS = {
         "_local_variances",
         "_noise",
         "_predictive",
+        "_targets",
         "_families",
         "_problem",
         "_optim",

@@ -12,10 +12,10 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._data import merged_rows, weighted_median, winsorized
 from .._distributed import check_equal, gather, raise_on_all_ranks
-from .._families import FAMILIES, check_family, family_quantiles
+from .._families import FAMILIES, check_family
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
-from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
+from .._targets import VARYING_NOISE, target_distribution
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_level, check_noise_variance, check_numeric, differs
 from ._base import GPEstimator, all_or_nothing
@@ -220,18 +220,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the log density gained by the variation of the mean at the fitted noise."""
         if not weights.any():
             return 0.0
-        mean, known = self._latent_means(X), 0.0
-        if not self._has_noise():
-            link = FAMILIES[self.likelihood].link
-            average = np.average(link.inverse(mean), axis=0, weights=weights)
-            y, mean, average = map(torch.as_tensor, (targets, mean, average))
-            likelihood = self._family_likelihood()
-            gained = likelihood.log_prob(y, mean) - likelihood.log_prob(y, link.of(average))
-            return float(weights @ gained.detach().numpy())
+        known = 0.0
         if targets.ndim == 3:
-            known = targets[..., 1] * self._y_std**2
-        squares = (mean - np.average(mean, axis=0, weights=weights)) ** 2
-        return float((0.5 * weights @ (squares / (self.noise_variance_ + known))).sum())
+            targets, known = targets[..., 0], targets[..., 1] * self._y_std**2
+        explained = self._distribution().explained
+        return explained(targets, known, self._latent_means(X), weights)
 
     def _noise_variance(self, parameters):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
@@ -243,17 +236,23 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             return {"noise_variance_": self._noise_variance(parameters)}
         return {"dispersion_": self._outputs(parameters.exp().numpy())} if len(parameters) else {}
 
-    def _family_likelihood(self):
-        """Return the likelihood of a family at the fitted dispersions."""
-        return FAMILIES[self._likelihood].make(self._dispersions())
-
-    def _dispersions(self):
-        """Return the fitted dispersions (t,), or ones where the likelihood has none."""
-        return np.atleast_1d(getattr(self, "dispersion_", np.ones(self._n_outputs)))
+    def _distribution(self):
+        """Return the `TargetDistribution` of the last fit."""
+        if self._likelihood in FAMILIES:
+            parameters = getattr(self, "dispersion_", 1.0)
+        else:
+            parameters = self.noise_variance_
+        parameters = np.broadcast_to(parameters, (self._n_outputs,)).astype(np.float64)
+        return target_distribution(self._likelihood, parameters)
 
     def _latent_moments(self, X, spread=None):
-        mean, variance = (part[:, : self._n_outputs] for part in super()._latent_moments(X, spread))
-        return mean * self._y_std + self._y_mean, variance * self._y_std**2
+        return [part[:, : self._n_outputs] for part in self._all_moments(X, spread)]
+
+    def _all_moments(self, X, spread=None):
+        """Return moments (n, c) of all latent functions, those of the outputs in units of y."""
+        mean, variance = super()._latent_moments(X, spread)
+        variance[:, : self._n_outputs] *= self._y_std**2
+        return self._all_in_units(mean), variance
 
     @isolated()
     def _latent_means(self, X):
@@ -263,7 +262,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return self._in_units(means)
 
     def _in_units(self, latents):
-        return latents[..., : self._n_outputs] * self._y_std + self._y_mean
+        return self._all_in_units(latents)[..., : self._n_outputs]
+
+    def _all_in_units(self, latents):
+        """Return latent functions (..., c), those of the outputs in units of y."""
+        outputs, noise = np.split(latents, [self._n_outputs], axis=-1)
+        return np.concatenate([outputs * self._y_std + self._y_mean, noise], -1)
 
     @overload
     def predict(
@@ -317,13 +321,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         check_is_fitted(self)
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        has_family = self._likelihood in FAMILIES
-        if has_family and return_cov:
+        distribution = self._distribution()
+        if return_cov and not distribution.mean_is_latent:
             raise ValueError(
                 f"likelihood={self._likelihood!r} gives no covariance. Draw from sample_y instead."
             )
-        if has_family or return_std:
-            mean, variance = self._moments_of_y(X)
+        if return_std or not distribution.mean_is_latent:
+            mean, variance = distribution.moments(*self._all_moments(X))
             mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
             return (mean, std) if return_std else mean
         mean = self._outputs(self._latent_means(self._check_new(X)))
@@ -331,15 +335,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             return mean
         noise = np.eye(len(mean))[..., None] * self._noise_at(X)
         return mean, self._outputs(self._latent_cov(X) + noise)
-
-    def _moments_of_y(self, X):
-        """Return means and variances of observations, (n, t) each."""
-        if self._likelihood not in FAMILIES:
-            mean, variance = self._latent_moments(X)
-            return mean, variance + self._noise_at(X)
-        predict = self._family_likelihood().predict
-        moments = self._map_moments(lambda *latent: torch.cat(predict(*latent), 1), X)
-        return np.split(moments, 2, axis=1)
 
     def predict_interval(
         self,
@@ -375,29 +370,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         check_is_fitted(self)
         check_level(level)
         check_choice("method", method, ("predictive", "conformal"))
+        moments, distribution = self._all_moments(X), self._distribution()
         if method == "predictive":
-            ends = self._predictive_interval(X, level)
+            ends = distribution.interval(*moments, level)
         else:
             factor = self._left_out_quantiles(level, "residuals")
-            mean, variance = self._moments_of_y(X)
+            mean, variance = distribution.moments(*moments)
             reach = factor * np.sqrt(variance)
-            ends = mean - reach, mean + reach
-            if self._likelihood in FAMILIES:
-                ends = np.clip(ends, 0.0, FAMILIES[self._likelihood].link.largest)
+            ends = np.clip([mean - reach, mean + reach], *distribution.limits)
         return tuple(map(self._outputs, ends))
-
-    def _predictive_interval(self, X, level):
-        """Return the central quantiles of the predictive distribution, lower and upper (n, t)."""
-        mean, variance = self._latent_moments(X)
-        if self._likelihood in FAMILIES:
-            given = self._likelihood, self._dispersions(), mean, variance
-            return [family_quantiles(*given, p) for p in ((1 - level) / 2, (1 + level) / 2)]
-        if self._likelihood in VARYING_NOISE:
-            log_noise = (part[:, self._n_outputs :] for part in super()._latent_moments(X))
-            reach = half_widths_of_mixture(variance, self.noise_variance_, *log_noise, level)
-        else:
-            reach = half_widths(self._likelihood, variance, self.noise_variance_, level)
-        return mean - reach, mean + reach
 
     @available_if(has_added_noise)
     def predict_noise_variance(self, X: MatrixLike) -> np.ndarray:
@@ -418,13 +399,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         shape = len(self._check_new(X)), self._n_outputs
         return self._outputs(np.broadcast_to(self._noise_at(X), shape).copy())
 
-    @isolated()
     def _noise_at(self, X):
-        """Return noise variances in squared units of y, (n, t), (t,) or a number."""
+        """Return noise variances in squared units of y, (n, t) or (t,)."""
+        distribution = self._distribution()
         if self._likelihood not in VARYING_NOISE:
-            return self.noise_variance_
-        relative = self._map_moments(VARYING_NOISE[self._likelihood]().noise_variance, X)
-        return relative * self.noise_variance_
+            return distribution.variances
+        return distribution.noise(*self._all_moments(X))
 
     def _latent_cov(self, X):
         return super()._latent_cov(X)[..., : self._n_outputs] * self._y_std**2
@@ -448,19 +428,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """
         check_is_fitted(self)
         rng = check_random_state(random_state)
-        if self._likelihood in FAMILIES:
-            family = FAMILIES[self._likelihood]
-            means = family.link.inverse(self.sample_latent(X, n_samples, rng))
-            given = family.distribution(means, self._dispersions())
-            return np.moveaxis(self._outputs(given.rvs(means.shape, random_state=rng)), 0, -1)
-        # Of the latent functions in units of the normalized y, those of the outputs come first.
-        draws, t = self._sample_latent(X, n_samples, rng), self._n_outputs
-        latent = self._in_units(draws)
-        std = np.sqrt(np.broadcast_to(self.noise_variance_, (t,)))
-        if draws.shape[-1] > t:
-            std = std * np.exp(0.5 * draws[..., t:])
-        noise = STANDARD_NOISE[self._likelihood](rng, latent.shape) * std
-        return np.moveaxis(self._outputs(latent + noise), 0, -1)
+        latents = self._all_in_units(self._sample_latent(X, n_samples, rng))
+        return np.moveaxis(self._outputs(self._distribution().draw(latents, rng)), 0, -1)
 
 
 def _moments(targets, weights):

@@ -10,7 +10,8 @@ import numpy as np
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._families import FAMILIES, family_sites
 from .._parameters import OtherThan, ParameterRules, where
-from .._predictive import LIKELIHOODS, VARYING_NOISE, LeftOut, regression_sites
+from .._predictive import LeftOut
+from .._targets import LIKELIHOODS, VARYING_NOISE, regression_sites
 from .._typing import (
     ArrayLike,
     Device,

@@ -13,7 +13,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from .._estimators import GPRegressor
 from .._noise import with_noise
 from .._parameters import ParameterRules
-from .._predictive import LIKELIHOODS
+from .._targets import LIKELIHOODS
 from .._typing import Device, Dtype, PathLike, RandomStateLike
 from ._base import HybridMixin
 from ._design import NetworkDesign

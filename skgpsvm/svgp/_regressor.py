@@ -18,7 +18,6 @@ from .._inference.natural_gradient import NaturalGradientInference
 from .._isolation import isolated
 from .._noise import RegressionNoise
 from .._parameters import OtherThan, ParameterRules, where
-from .._predictive import LIKELIHOODS, VARYING_NOISE
 from .._sparse import (
     N_INDUCING,
     SPARSE_FOLLOWED,
@@ -26,6 +25,7 @@ from .._sparse import (
     optimized,
     update_by_ascent,
 )
+from .._targets import LIKELIHOODS, VARYING_NOISE
 from .._typing import (
     ArrayLike,
     Device,
