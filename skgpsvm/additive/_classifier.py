@@ -42,9 +42,9 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         scale is at least the distance between them; in a pair, at least 0.25, or twice the distance
         if that is smaller.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
-        Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
-        With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
-        steps, unless the evidence of ``kernel`` is larger by 15 nats.
+        Covariance of each factor of a pair. None is ``kernel`` with inducing points, which exclude
+        "matern12". Without, it is "matern12", since many pairs have steps, unless the evidence of
+        ``kernel`` is clearly larger.
     terms : list, default=None
         Terms of the model; None is an effect of each feature. An entry is a feature, by name or
         number; a pair of features, such as ("age", "city"); or a feature with the kind of its
@@ -98,30 +98,22 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         them, unless there would be more of them than rows, the covariance is full and
         ``batch_size`` is None.
     n_inducing : int, "auto" or None, default="auto"
-        Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d
-        or, if that is less, the larger of n / 64 and n / 8d; but at most 40, and at least 10 with
-        up to 100 features and 7 with more. With n rows, the number is limited to the largest of
-        n / 16, n / 2d and 10. The inducing points of a feature with fewer distinct values are these
-        values. None takes every value of every feature, for a few hundred rows.
+        Number of equally spaced inducing points of an effect of one feature. "auto" is between 7
+        and 40, fewer with many features or few rows. A feature with fewer distinct values has one
+        point at each of them. None takes every value of every feature, for a few hundred rows. See
+        :ref:`additive_points`.
     n_inducing_interaction : int, "auto" or None, default="auto"
-        Number of inducing points per axis of the grid of a pair; at most half the square root of
-        the number of rows, or 5 if that is more. "auto" starts at 8, and has at most a quarter of
-        that root, or 5, since a label tells a quarter as much as a number. If a length scale is
-        near the bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to
-        2048 points in all grids. The points of a feature with fewer distinct values are these
-        values. None takes every value of every feature. Only for fits with inducing points.
+        Number of inducing points per axis of the grid of a pair, likewise. "auto" starts at 8, or
+        fewer with few rows, and refines the grids of rough pairs as long as the ELBO gains. Only
+        for fits with inducing points.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
-        centering, in units of the latent functions. The default has mean 1/2. 0 is no prior, as in
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect, in units of the
+        latent functions; the default has mean 1/2. See :ref:`additive_priors`. 0 is no prior, as in
         the paper. It is overconfident with few rows or many features, where some effects fit noise.
     min_gain : float, default=0.05
-        Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
-        ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
-        points; each of k pairs that are left of P needs log(k) less. The effects of d features need
-        log(d) together, and 0.3 for each that is left, times the root of c - 1 with c equally
-        frequent classes, or of the perplexity of their frequencies less one; otherwise all are
-        dropped. 0 keeps all terms. Without inducing points, and with more features than rows, all
-        effects of one feature stay.
+        Terms that add less than this to the ELBO, in nats, are dropped. Pairs, point masses and
+        steps, of which many are tried, must add more, and so must all effects together; see
+        :ref:`additive_gains`. Terms listed in ``terms`` are kept. 0 keeps all.
     max_iter : int, default=30
         Maximum number of passes over the rows in each stage.
     tol : float, default=5e-4

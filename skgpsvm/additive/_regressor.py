@@ -67,9 +67,9 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         scale is at least the distance between them; in a pair, at least 0.25, or twice the distance
         if that is smaller.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
-        Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
-        With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
-        steps, unless the evidence of ``kernel`` is larger by 15 nats.
+        Covariance of each factor of a pair. None is ``kernel`` with inducing points, which exclude
+        "matern12". Without, it is "matern12", since many pairs have steps, unless the evidence of
+        ``kernel`` is clearly larger.
     terms : list, default=None
         Terms of the model; None is an effect of each feature. An entry is a feature, by name or
         number; a pair of features, such as ("age", "city"); or a feature with the kind of its
@@ -120,41 +120,27 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
         effects may be rough and pairs numerous, but time is O(n^3) and memory O(n^2). "auto" has
         none for up to 1500 rows, or 20,000 / d if that is smaller, with Gaussian noise, and none if
-        there would be more points than rows. From 500 rows on, it has them all the same if the fit
-        has no rough pairs and they lose less than a nat of the evidence. It does have them if
-        ``covariance`` is not "full", in ``partial_fit``, and for repeated rows, whose weights have
-        a weighted mean above 1.1: equal rows have no scatter, and would give a noise of zero. (For
-        the same reason, weights with a mean above 2 are normalized to mean 1.)
+        there would be more points than rows, with exceptions that :ref:`additive_sparse` lists.
+        `partial_fit` always has them.
     n_inducing : int, "auto" or None, default="auto"
-        Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d,
-        but at most 40, and at least 20 with up to 50 features and 7 with more. With n rows, the
-        number is limited to the largest of n / 16, n / 2d and 10. The inducing points of a feature
-        with fewer distinct values are these values. None takes every value of every feature, for a
-        few hundred rows.
+        Number of equally spaced inducing points of an effect of one feature. "auto" is between 7
+        and 40, fewer with many features or few rows. A feature with fewer distinct values has one
+        point at each of them. None takes every value of every feature, for a few hundred rows. See
+        :ref:`additive_points`.
     n_inducing_interaction : int, "auto" or None, default="auto"
-        Number of inducing points per axis of the grid of a pair; at most half the square root of
-        the number of rows, or 5 if that is more. "auto" starts at 8. If a length scale is near the
-        bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to 2048
-        points in all grids. The points of a feature with fewer distinct values are these values.
-        None takes every value of every feature. Only for fits with inducing points.
+        Number of inducing points per axis of the grid of a pair, likewise. "auto" starts at 8, or
+        fewer with few rows, and refines the grids of rough pairs as long as the ELBO gains. Only
+        for fits with inducing points.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
-        centering, in units of the normalized y, or of the link of the mean. The default has mean
-        1/2. With Gaussian noise and without inducing points, the standard deviation of the noise
-        has such a prior too, with half the rate. The inverse square root of the length scale of
-        each effect of one feature then has an exponential prior of the same half rate. 0 is no
-        prior, as in the paper. It is overconfident with few rows or many features, where some
-        effects fit noise, and slightly better with thousands of rows.
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect, in units of the
+        normalized y, or of the link of the mean; the default has mean 1/2. With Gaussian noise and
+        without inducing points, the noise and the length scales have priors of half the rate; see
+        :ref:`additive_priors`. 0 is no prior, as in the paper. It is overconfident with few rows or
+        many features, where some effects fit noise, and slightly better with thousands of rows.
     min_gain : float, default=0.05
-        Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
-        ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
-        points; each of k pairs that are left of P needs log(k) less. The effects of d features need
-        log(d) together, and 0.3 for each that is left, times the root of the number of latent
-        functions; otherwise they are dropped. Where noise or a dispersion is learned, k effects
-        need more for each feature per row: the logarithm of the number of choices of k features,
-        and k / 2 log(n) for each latent function; those of larger gain may then stay. With other
-        likelihoods, without inducing points, and with more features than rows, all effects of one
-        feature stay. 0 keeps all terms.
+        Terms that add less than this to the ELBO, in nats, are dropped. Pairs, point masses and
+        steps, of which many are tried, must add more, and so must all effects together; see
+        :ref:`additive_gains`. Terms listed in ``terms`` are kept. 0 keeps all.
     max_iter : int, default=30
         Maximum number of rounds in each stage: of twenty steps with Gaussian noise, of a pass over
         the rows otherwise.

@@ -96,14 +96,17 @@ class SVGPRegressor(GPRegressor):
         counts whose variance exceeds their mean, and for positive amounts of constant coefficient
         of variation, and the log odds for proportions between 0 and 1.
     solver : str or solver, default="auto"
-        ``"exact"`` has every row as an inducing point, ``"collapsed"`` is the closed form at fewer
-        (both with Gaussian noise only; with noise that varies and with a link, ``"collapsed"``
-        maximizes the ELBO of the best posterior by L-BFGS-B). ``"natural_gradient"`` uses natural
-        gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
-        everything. With Gaussian noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing``
-        or an array of ``inducing_points`` is given, and the closed form if n m^2 is at most 2e10.
-        With noise that varies and with a link, it is ``"collapsed"`` up to 10,000 rows. It is
-        natural gradients otherwise.
+        How the posterior and the hyperparameters are found.
+
+        - ``"exact"``: every row is an inducing point. With Gaussian noise only.
+        - ``"collapsed"``: L-BFGS-B maximizes the ELBO of the best posterior, which has a closed
+          form with Gaussian noise. Not with "student_t" and "laplace".
+        - ``"natural_gradient"``: natural gradients for the posterior, Adam for the rest.
+        - ``"gradient"``: Adam for everything.
+        - ``"auto"``: with Gaussian noise, exact up to 2,000 rows unless ``n_inducing`` or an array
+          of ``inducing_points`` is given, and then collapsed if n m^2 is at most 2e10. With noise
+          that varies and with a link, collapsed up to 10,000 rows. Natural gradients otherwise.
+
         Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default=None
