@@ -25,26 +25,25 @@ def steep(n, seed=0, noise=0.3):
     return X, mean + noise * rng.normal(size=n), mean
 
 
-def largest_violation(model, X, constraints, seed=0):
-    """Return the most that a prediction moves against a constraint, over random pairs of rows.
+def predicted(model, rows):
+    """Return predictions, those of classes as log odds."""
+    if not isinstance(model, AdditiveGPClassifier):
+        return model.predict(rows)
+    return np.diff(model.predict_log_proba(rows), axis=1)[:, 0]
 
-    Predictions of classes are log odds.
-    """
 
-    def predicted(rows):
-        if not isinstance(model, AdditiveGPClassifier):
-            return model.predict(rows)
-        return np.diff(model.predict_log_proba(rows), axis=1)[:, 0]
+def largest_violation(model, X, constraints, seed=0, predicted=predicted, n_pairs=10_000):
+    """Return the most that a prediction moves against a constraint, over random pairs of rows."""
 
     rng = np.random.default_rng(seed)
     low, high = X.min(0) - 1, X.max(0) + 1
     worst = 0.0
     for j, sign in enumerate(constraints):
         if sign:
-            rows = rng.uniform(low, high, size=(10_000, X.shape[1]))
+            rows = rng.uniform(low, high, size=(n_pairs, X.shape[1]))
             other = rows.copy()
-            other[:, j] = rng.uniform(low[j], high[j], size=10_000)
-            moved = sign * (predicted(other) - predicted(rows))
+            other[:, j] = rng.uniform(low[j], high[j], size=n_pairs)
+            moved = sign * (predicted(model, other) - predicted(model, rows))
             worst = max(worst, -np.min(moved * np.sign(other[:, j] - rows[:, j])))
     return worst
 
@@ -133,13 +132,19 @@ def test_probabilities_never_violate_constraints(likelihood):
 
 
 @pytest.mark.parametrize("likelihood", ["poisson", "beta"])
-def test_means_with_a_link_never_violate_constraints(likelihood):
+def test_means_and_intervals_with_a_link_never_violate_constraints(likelihood):
     X, _, mean = steep(200)
     family, rng = FAMILIES[likelihood], np.random.default_rng(1)
     y = family.distribution(family.link.inverse(mean), 0.2).rvs(random_state=rng).astype(float)
     options = {"likelihood": likelihood, "interactions": None, "min_gain": 0}
     model = AdditiveGPRegressor(monotonic_cst=CONSTRAINTS, **options).fit(X, y)
     assert largest_violation(model, X, CONSTRAINTS) <= 1e-10
+    for end in range(2):
+
+        def quantile(model, rows, end=end):
+            return model.predict_interval(rows)[end]
+
+        assert largest_violation(model, X, CONSTRAINTS, 0, quantile, 500) <= 1e-8
 
 
 def test_variances_of_probabilities_have_means_of_monotone_effects():

@@ -303,10 +303,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         mean, variance = self._latent_moments(X)
         return self._outputs(mean), self._outputs(variance)
 
-    def _latent_moments(self, X, spread=None):
+    def _latent_moments(self, X, spread=None, moments="marginals"):
         """Return posterior means and variances of the latent functions, (n, c) each."""
-        moments = self._map_moments(lambda *parts: torch.cat(parts, 1), X, spread, "marginals")
-        mean, variance = np.split(moments, 2, axis=1)
+        found = self._map_moments(lambda *parts: torch.cat(parts, 1), X, spread, moments)
+        mean, variance = np.split(found, 2, axis=1)
         return mean, variance
 
     def _outputs(self, array):

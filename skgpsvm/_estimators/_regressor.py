@@ -248,11 +248,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _latent_moments(self, X, spread=None):
         return [part[:, : self._n_outputs] for part in self._all_moments(X, spread)]
 
-    def _all_moments(self, X, spread=None):
+    def _all_moments(self, X, spread=None, moments="marginals"):
         """Return moments (n, c) of all latent functions, those of the outputs in units of y."""
-        mean, variance = super()._latent_moments(X, spread)
+        mean, variance = super()._latent_moments(X, spread, moments)
         variance[:, : self._n_outputs] *= self._y_std**2
         return self._all_in_units(mean), variance
+
+    def _moments_for(self, distribution, X):
+        """Return `_all_moments` at which the distribution of y keeps constraints of the mean."""
+        name = "marginals" if distribution.mean_is_latent else "predictive"
+        return self._all_moments(X, moments=name)
 
     @isolated()
     def _latent_means(self, X):
@@ -327,7 +332,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                 f"likelihood={self._likelihood!r} gives no covariance. Draw from sample_y instead."
             )
         if return_std or not distribution.mean_is_latent:
-            mean, variance = distribution.moments(*self._all_moments(X))
+            mean, variance = distribution.moments(*self._moments_for(distribution, X))
             mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
             return (mean, std) if return_std else mean
         mean = self._outputs(self._latent_means(self._check_new(X)))
@@ -370,7 +375,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         check_is_fitted(self)
         check_level(level)
         check_choice("method", method, ("predictive", "conformal"))
-        moments, distribution = self._all_moments(X), self._distribution()
+        distribution = self._distribution()
+        moments = self._moments_for(distribution, X)
         if method == "predictive":
             ends = distribution.interval(*moments, level)
         else:
