@@ -86,7 +86,9 @@ _VALUES = {
 }
 _REGRESSION = ("gaussian", "student_t", "laplace")
 _OF = {
-    ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, *FAMILIES),
+    ("AdditiveGPClassifier", "likelihood"): ("softmax", "probit", "ordinal"),
+    ("SVGPClassifier", "likelihood"): ("softmax", "probit", "robust_max", "ordinal"),
+    ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic", *FAMILIES),
     ("SVGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic", *FAMILIES),
     ("BayesianSVC", "optimizer"): ("auto", "leave_one_out", "adam", None),
     ("QSRVMRegressor", "covariance"): ("full", "mean_field"),
@@ -180,6 +182,8 @@ def _fault(model, new, X):
         own = P[np.arange(n), np.searchsorted(model.classes_, predicted)]
         if not (own >= P.max(1) - 1e-12).all():
             return "predict is not the argmax of predict_proba"
+        if not model.predict_set(new)[P.argmax(1)[:, None] == np.arange(P.shape[1])].all():
+            return "predict_set lacks the most probable class"
         return None
     if not np.isfinite(predicted).all():
         return "predict is not finite"
