@@ -113,8 +113,20 @@ def check_level(level):
 
 
 def check_numeric(targets):
-    """Raise ValueError if targets of a regressor are strings that are not numbers."""
+    """Raise ValueError if targets of a regressor are NaN, or strings that are not numbers."""
     values = np.asarray(targets)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        missing = np.isnan(values).reshape(len(np.atleast_1d(values)), -1)
+        rows = missing.any(1)
+        advice = (
+            "Leave these rows out of X and y."
+            if missing[rows].all()
+            else "Leave these rows out, or fit a model for each output, to the rows that have it."
+        )
+        raise ValueError(
+            f"Input y contains NaN in {rows.sum()} of {len(rows)} rows, first in row "
+            f"{rows.argmax()}. {advice}"
+        )
     strings = values.ravel() if values.dtype.kind in "OU" else ()
     for value in (str(value) for value in strings if isinstance(value, str)):
         try:

@@ -50,7 +50,7 @@ def streams(make):
 def row(make):
     """Return the cells of an estimator, a list of str."""
     tags, known = make().__sklearn_tags__(), (*LIKELIHOODS, *VARYING_NOISE, *FAMILIES)
-    known = [*known, "softmax", "probit", "robust_max"]
+    known = [*known, "softmax", "probit", "robust_max", "ordinal"]
     found = [
         tags.target_tags.multi_output,
         has_fit_parameter(make(), "noise_variance"),

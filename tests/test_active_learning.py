@@ -684,6 +684,12 @@ def test_a_loop_has_stabilized_once_the_mean_agreement_is_high():
     assert has_stabilized([changed, *[first] * 4])
 
 
+def test_probabilities_are_no_labels():
+    proba = np.full((9, 2), 0.5)
+    with pytest.raises(ValueError, match=r"shape \(9, 2\).*not of predict_proba"):
+        has_stabilized([proba] * 4)
+
+
 def test_a_single_predicted_label_is_agreement():
     assert has_stabilized([np.zeros(9)] * 4)
     assert not has_stabilized([np.zeros(9), np.ones(9), np.zeros(9), np.ones(9)])

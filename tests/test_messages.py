@@ -55,6 +55,19 @@ def test_labels_of_regressors_lead_to_classifiers(make, dtype):
         make().fit(NUMBERS, y)
 
 
+@pytest.mark.parametrize("make", [SVGPRegressor, AdditiveGPRegressor, HybridSVGPRegressor])
+def test_missing_targets_are_counted_and_the_message_says_what_to_do(make):
+    y = np.arange(2.0 * N).reshape(N, 2)
+    y[[3, 5]] = np.nan
+    with pytest.raises(ValueError, match=r"^Input y contains NaN in 2 of .* row 3\. Leave.* y\.$"):
+        make().fit(NUMBERS, y[:, 0])
+    with pytest.raises(ValueError, match=r"^Input y contains NaN in 2 of .* row 3\. Leave.* y\.$"):
+        make().fit(NUMBERS, y)
+    y[4, 1] = np.nan
+    with pytest.raises(ValueError, match=r"in 3 of .* fit a model for each output"):
+        make().fit(NUMBERS, y)
+
+
 def test_columns_of_a_table_that_are_no_categories():
     table, model = pd.DataFrame({"a": STRINGS}), AdditiveGPRegressor(categorical_features=None)
     with pytest.raises(ValueError, match=r"such as 'u'.*list the column in categorical_features"):

@@ -117,7 +117,7 @@ def _refuse_odd_columns(estimator, X):
             continue
         takes = hasattr(estimator, "categorical_features")
         raise ValueError(
-            f"Column {name!r} of X has strings such as {str(odd)!r}, which are no numbers. "
+            f"Column {name!r} of X has strings such as {str(odd)!r}, which are not numbers. "
             + (
                 "If they are categories, list the column in categorical_features."
                 if takes

@@ -56,6 +56,11 @@ def has_stabilized(
     if len(predictions) <= n_rounds:
         return False
     last = [np.asarray(labels) for labels in predictions[-n_rounds - 1 :]]
+    if shape := next((labels.shape for labels in last if labels.ndim != 1), None):
+        raise ValueError(
+            f"predictions has an array of shape {shape}; give labels of shape (n,) for each "
+            "model, those of predict and not of predict_proba."
+        )
     check_consistent_length(*last)
     return bool(np.mean([_agreement(*pair) for pair in pairwise(last)]) >= threshold)
 
