@@ -253,11 +253,12 @@ class WeightedDataset:
         (weights,) = self.collect(self.weights)
         relative = weights.double() / weights.double().mean()
         units = (relative - _ROUNDING).ceil().clamp(1, _MAX_UNITS).long().cpu().numpy()
-        return np.repeat(np.arange(self.n_rows), units)
+        every = np.arange(self.n_rows)
+        return np.repeat(every, units) if units.max(initial=1) > 1 else every
 
     def of_units(self, units, chosen):
         """Return the rows, weighted by the share of their units in the array `chosen`."""
-        return self._of_share(shares(units, chosen))
+        return self.part(*_rows_of_units(units, chosen))
 
     def divided(self, units, chosen):
         """Return the rows of the other units and the rows of the units at the index `chosen`."""
@@ -310,19 +311,21 @@ class WeightedDataset:
         codes, equally many are drawn of each class, or all of a smaller class, and their weights
         are scaled to the total weight of the class.
         """
-        share = np.ones(self.n_rows)
-        if self.n_rows > max_rows:
+        if self.n_rows <= max_rows:
+            if n_ranks() == 1:
+                return self
+            index, share = np.arange(self.n_rows), np.ones(self.n_rows)
+        else:
             units = self.units()
             if by_class:
                 share = self._share_by_class(units, max_rows, random_state)
+                index, share = share.nonzero()[0], share[share > 0]
             else:
-                share = shares(units, random_state.choice(len(units), max_rows, replace=False))
-        elif n_ranks() == 1:
-            return self
-        index = share.nonzero()[0]
+                chosen = random_state.choice(len(units), max_rows, replace=False)
+                index, share = _rows_of_units(units, chosen)
         tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
         X, targets, weights = map(array_of, tensors)
-        arrays = X, targets, weights * share[index].astype(weights.dtype)
+        arrays = X, targets, weights * share.astype(weights.dtype)
         arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
         return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
 
@@ -371,6 +374,13 @@ def shares(units, chosen):
     """Return the share (n,) of each row's units that the index array `chosen` selects."""
     total = np.bincount(units)
     return np.bincount(units[chosen], minlength=len(total)) / total
+
+
+def _rows_of_units(units, chosen):
+    """Return an index of the rows with units that the index array `chosen` selects, and shares."""
+    index, counts = np.unique(units[chosen], return_counts=True)
+    start, stop = np.searchsorted(units, [index, index + 1])
+    return index, counts / (stop - start)
 
 
 def merged_rows(X, targets, weights):

@@ -31,9 +31,14 @@ def refine_on_evidence(sparse, model):
     problem, device = sparse.problem, sparse.rows.device
     rows = sparse.rows.with_normalized_weights()
     units = rows.units()
-    order = problem.random_state.permutation(len(units))
-    train, validation, more = np.split(order[: EVIDENCE_ROWS[-1]], EVIDENCE_ROWS[:-1])
-    evidence = Evidence(torch_kernel(model.kernel), rows.of_units(units, train).gathered())
+    order = problem.random_state.permutation(len(units))[: EVIDENCE_ROWS[-1]].copy()
+    train, validation, more = np.split(order, EVIDENCE_ROWS[:-1])
+    few, compared, every = (
+        rows.of_units(units, part).gathered() if len(part) else None
+        for part in (train, validation, np.concatenate([train, more]))
+    )
+    del units  # as many as all rows
+    evidence = Evidence(torch_kernel(model.kernel), few)
     free = sparse.free(model, parts, NOISE_BOUNDS)
     objective = evidence if free.prior is None else Penalized(evidence, free.prior)
     learning = CollapsedLearning(objective, free, _LEARNING_TOL)
@@ -42,14 +47,13 @@ def refine_on_evidence(sparse, model):
     state = learning.init(*before)
     problem.run_stage("evidence", learning, state, _EVIDENCE_ROUNDS, must_converge=False)
     after = state.hyperparameters
-    if not len(validation):
+    if compared is None:
         return model.at(after._asdict())
-    compared = rows.of_units(units, validation).gathered(), free.noise_bounds[1]
+    compared = compared, free.noise_bounds[1]
     best = _select_by_predictive_density(evidence, before, after, *compared)
     if not len(more) or not model.kernel.n_dims:
         return model.at(best._asdict())
-    train = np.concatenate([train, more])
-    evidence = Evidence(evidence.kernel, rows.of_units(units, train).gathered())
+    evidence = Evidence(evidence.kernel, every)
     axes = directions(model.kernel).to(device)
     scaling = SharedScaling(evidence, best.theta, axes, free.theta_bounds)
     within = axes.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)

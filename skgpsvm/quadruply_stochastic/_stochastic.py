@@ -118,9 +118,13 @@ class StochasticSteps(Stage):
         state.first_step = state.n_steps
         self._restart_average(state)
         state.auxiliary = self._initial_auxiliary(state)
-        precision = self.bound.sites(self.rows.targets, state.auxiliary)[1].double()
-        (total,) = self.rows.sum(self.rows.weights.double() @ precision)
+        (total,) = self.rows.sum(sum(self._precision_of(state, i) for i in self.rows.chunks()))
         state.mean_precision = total / self.rows.total_weight
+
+    def _precision_of(self, state, index):
+        """Return the weighted sum of the precisions of this rank's rows at an index, (c,)."""
+        precision = self.bound.sites(self.rows.targets[index], state.auxiliary[index])[1]
+        return self.rows.weights[index].double() @ precision.double()
 
     def step(self, state):
         """Take one pass of minibatches; the objective is the mean of the ELBO's estimates."""
