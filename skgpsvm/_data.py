@@ -262,12 +262,11 @@ class WeightedDataset:
 
     def divided(self, units, chosen):
         """Return the rows of the other units and the rows of the units at the index `chosen`."""
-        share = shares(units, chosen)
-        return self._of_share(1 - share), self._of_share(share)
-
-    def _of_share(self, share):
-        """Return the rows whose weights are multiplied by an array (n,), without those of zero."""
-        return self.part(share.nonzero()[0], share[share > 0])
+        index, share = _rows_of_units(units, chosen)
+        rest = np.ones(self.n_rows)
+        rest[index] -= share
+        others = rest.nonzero()[0]
+        return self.part(others, rest[others]), self.part(index, share)
 
     def part(self, index, share=1.0):
         """Return the rows at an index array into all ranks' rows.
@@ -282,7 +281,7 @@ class WeightedDataset:
             index, share = index[is_own], np.broadcast_to(share, index.shape)[is_own]
         at = torch.as_tensor(index, device=self.device)
         part.targets = self.targets[at]
-        part.weights = self.weights[at] * torch.as_tensor(share).to(self.weights)
+        part.weights = self.weights[at].mul_(torch.as_tensor(share).to(self.weights))
         part.total_weight = part.sum(part.weights.sum())[0].item()
         part._origin = None
         part._count()
