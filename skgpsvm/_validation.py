@@ -112,20 +112,36 @@ def check_level(level):
         raise ValueError(f"level={level!r} must be between 0 and 1.")
 
 
-def check_numeric(targets):
-    """Raise ValueError if targets of a regressor are NaN, or strings that are not numbers."""
+def refuse_missing(targets):
+    """Raise ValueError if targets, of one or several outputs, have missing values."""
     values = np.asarray(targets)
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        missing = np.isnan(values).reshape(len(np.atleast_1d(values)), -1)
-        rows = missing.any(1)
-        advice = (
-            "Leave these rows out of X and y."
-            if missing[rows].all()
-            else "Leave these rows out, or fit a model for each output, to the rows that have it."
-        )
-        raise ValueError(
-            f"Input y contains NaN in {rows.sum()} of {len(rows)} rows, first in row "
-            f"{rows.argmax()}. {advice}"
+    if values.dtype.kind not in "fO" or not values.ndim or not values.size:
+        return
+    is_float = values.dtype.kind == "f"
+    missing = np.isnan(values) if is_float else np.array([*map(is_missing, values.flat)])
+    missing = missing.reshape(len(values), -1)
+    rows = missing.any(1)
+    if not rows.any():
+        return
+    advice = (
+        "Leave these rows out of X and y."
+        if missing[rows].all()
+        else "Leave these rows out, or fit a model for each output, to the rows that have it."
+    )
+    raise ValueError(
+        f"Input y contains NaN in {rows.sum()} of {len(rows)} rows, first in row {rows.argmax()}. "
+        f"{advice}"
+    )
+
+
+def check_numeric(targets):
+    """Raise an error if targets of a regressor are missing, dates, or strings but no numbers."""
+    refuse_missing(targets)
+    values = np.asarray(targets)
+    if values.dtype.kind in "mM":
+        raise TypeError(
+            f"y has dates or times ({values.dtype}). Convert them to numbers in a unit of your "
+            "choice, such as days by (y - y.min()) / np.timedelta64(1, 'D')."
         )
     strings = values.ravel() if values.dtype.kind in "OU" else ()
     for value in (str(value) for value in strings if isinstance(value, str)):

@@ -63,9 +63,22 @@ def test_missing_targets_are_counted_and_the_message_says_what_to_do(make):
         make().fit(NUMBERS, y[:, 0])
     with pytest.raises(ValueError, match=r"^Input y contains NaN in 2 of .* row 3\. Leave.* y\.$"):
         make().fit(NUMBERS, y)
+    with pytest.raises(ValueError, match=r"^Input y contains NaN in 2 of .* row 3\. Leave.* y\.$"):
+        BayesianSVC().fit(NUMBERS, y[:, 0] // 8)
     y[4, 1] = np.nan
     with pytest.raises(ValueError, match=r"in 3 of .* fit a model for each output"):
         make().fit(NUMBERS, y)
+    y = y[:, 0].astype(object)
+    y[:4] = None
+    with pytest.raises(ValueError, match=r"^Input y contains NaN in 5 of .* row 0\. Leave.* y\.$"):
+        make().fit(NUMBERS, y)
+
+
+@pytest.mark.parametrize("make", [SVGPRegressor, AdditiveGPRegressor, HybridSVGPRegressor])
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "timedelta64[D]"])
+def test_targets_that_are_dates_need_a_unit(make, dtype):
+    with pytest.raises(TypeError, match=r"^y has dates or times \(.*Convert them to numbers"):
+        make().fit(NUMBERS, np.arange(N).astype(dtype))
 
 
 def test_columns_of_a_table_that_are_no_categories():

@@ -19,7 +19,7 @@ from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
 from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
-from .._validation import check_choice, check_labels, check_level, kind_of_labels
+from .._validation import check_choice, check_labels, check_level, kind_of_labels, refuse_missing
 from ..likelihoods import Ordinal
 from ._base import GPEstimator, all_or_nothing, checked_latents
 from ._inputs import warn_of_weights
@@ -131,6 +131,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                     f"y should be a 1d array, got an array of shape {shape} instead. "
                     "MultiOutputClassifier of scikit-learn fits one classifier for each column."
                 )
+            if np.asarray(y).dtype.kind == "f":  # `check_labels` has a message for others
+                refuse_missing(y)
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
         warn_of_weights(weights, "Divide relative weights by their mean.")
         with raise_on_all_ranks():
