@@ -78,7 +78,7 @@ def family_sites(likelihood, n_outputs):
 def check_family(likelihood, y):
     """Raise ValueError if a target is not a value that the family has.
 
-    Warn of counts that are no integers where these are not counts per exposure.
+    Warn of counts that are not integers where these are not counts per exposure.
     """
     family, needs = FAMILIES[likelihood], f"likelihood={likelihood!r} needs"
     found = f"y is between {y.min(initial=np.inf)} and {y.max(initial=-np.inf)} in {y.dtype}."
@@ -96,7 +96,7 @@ def check_family(likelihood, y):
         )
     if likelihood == "negative_binomial" and (odd := np.count_nonzero(y != np.round(y))):
         warn(
-            f"likelihood='negative_binomial' is for counts; y has {odd} values that are no "
+            f"likelihood='negative_binomial' is for counts; y has {odd} values that are not "
             "integers, so that dispersion_ may be wrong. Rates, with exposures as sample_weight, "
             "are for likelihood='poisson', and amounts for 'gamma'."
         )

@@ -231,8 +231,8 @@ def check_has_kernel(params, given):
     options = [key for key in params if key.startswith("kernel__")]
     if options and not hasattr(kernel, "set_params"):
         raise ValueError(
-            f"{options[0]} is a hyperparameter of a kernel, but kernel={kernel!r} is no kernel "
-            "object. Set kernel first, where the estimator takes one, such as 1.0 * RBF(1.0)."
+            f"{options[0]} is a hyperparameter of a kernel, but kernel={kernel!r} is not one. Set "
+            "kernel first, where the estimator takes one, such as 1.0 * RBF(1.0)."
         )
 
 

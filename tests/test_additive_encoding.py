@@ -262,9 +262,9 @@ def test_categories_of_one_dimension_are_refused():
     ("given", "message"),
     [
         ("auto", "categorical_features='auto' must be 'from_dtype'"),
-        ({7: 8}, "which are no columns of X"),
+        ({7: 8}, "which are not columns of X"),
         ([7], "must be 3 bools, or names, or integers from -3 to 2"),
-        (["none"], r"has \['none'\], which are no columns of X"),
+        (["none"], r"has \['none'\], which are not columns of X"),
         ([True], "must be 3 bools"),
     ],
 )

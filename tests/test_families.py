@@ -356,7 +356,7 @@ def test_wrong_targets_are_told(kind):
             kind(likelihood="beta").fit(X, np.r_[end, np.full(29, 0.5)])
     with pytest.raises(ValueError, match=r"between 0\.5 and 1\.0 in float32"):
         SVGPRegressor(likelihood="beta", dtype="float32").fit(X, np.r_[1 - 1e-9, np.full(29, 0.5)])
-    with pytest.warns(UserWarning, match="is for counts; y has 30 values that are no integers"):
+    with pytest.warns(UserWarning, match="is for counts; y has 30 values that are not integers"):
         kind(likelihood="negative_binomial").fit(X, y)
     model = kind(likelihood="gamma").fit(X, np.r_[0, y[1:]], sample_weight=np.r_[0, np.ones(29)])
     with pytest.raises(ValueError, match="gives no covariance"):

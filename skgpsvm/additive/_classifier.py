@@ -279,7 +279,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Raises
         ------
         TypeError
-            If a column of X has dates or times and is no category, or mixes names and numbers.
+            If a column of X has dates or times and is not a category, or mixes names and numbers.
         ValueError
             If parameters, data or weights are not valid.
         DivergenceError

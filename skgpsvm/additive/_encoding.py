@@ -232,7 +232,7 @@ def categorical_mask(categorical_features, X):
     chosen, d = np.atleast_1d(np.asarray(categorical_features)), len(names) or np.shape(X)[1]
     if chosen.dtype.kind in "OU":
         if unknown := [name for name in chosen.tolist() if name not in names]:
-            raise ValueError(f"categorical_features has {unknown}, which are no columns of X.")
+            raise ValueError(f"categorical_features has {unknown}, which are not columns of X.")
         chosen = np.array([names.index(name) for name in chosen], dtype=int)
     if chosen.dtype.kind == "b" and chosen.shape == (d,):
         chosen = np.flatnonzero(chosen)
@@ -340,7 +340,7 @@ class PointMasses:
     sentinels: tuple = ()
 
     def others(self, column):
-        """Return the numbers of a column that are no sentinels."""
+        """Return the numbers of a column that are not sentinels."""
         return column[~np.isin(column, self.sentinels)]
 
 

@@ -119,8 +119,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         L-BFGS-B steps; the sites are updated after these.
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
-        stops its rounds when a step gains less than ``0.3 * tol`` nats per row of 300 more rows
-        than there are.
+        stops its rounds when a step gains less than ``0.3 * tol * (n + 300)`` nats.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False

@@ -69,7 +69,7 @@ class WeightsFile:
         with open(path, "rb") as file:
             start = file.read(8)
         if len(start) < 8 or struct.unpack("<Q", start)[0] > _MAX_HEADER:
-            raise self.error("it is no safetensors file, or its header is damaged")
+            raise self.error("it is not a safetensors file, or its header is damaged")
         try:
             self._file = safe_open(path, framework="np").__enter__()
             metadata = self._file.metadata() or {}

@@ -83,18 +83,23 @@ class SVGPRegressor(GPRegressor):
         Prior covariance of the latent function, in units of the normalized y. Its values, bounds
         and "fixed" marks determine the optimization. None is a squared exponential or a Matern
         kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature, or one for
-        :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them; fewer
-        than 15 rows, and more than 1,000 rows with one of the last four likelihoods, take the
-        first. Hyperparameters and noise then have a prior. With ``likelihood="heteroscedastic"``,
+        :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them. Fewer
+        than 15 rows, and more than 1,000 rows with a link, have the squared exponential.
+        Hyperparameters and noise then have a prior. With ``likelihood="heteroscedastic"``,
         the log noise variance has a kernel of its own, which starts as a copy; a `CompoundKernel`
         gives both, that of the mean first.
     likelihood : str, default="gaussian"
-        Distribution of y: "gaussian", "heteroscedastic", "student_t", "laplace", "poisson",
-        "negative_binomial", "gamma" or "beta". "heteroscedastic" is Gaussian noise whose variance
-        varies with X. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers. The
-        latent function of the last four is a link of the mean. It is the logarithm for counts, for
-        counts whose variance exceeds their mean, and for positive amounts of constant coefficient
-        of variation, and the log odds for proportions between 0 and 1.
+        Distribution of y.
+
+        - ``"gaussian"``: noise of constant variance.
+        - ``"heteroscedastic"``: Gaussian noise whose variance varies with X.
+        - ``"student_t"`` (4 degrees of freedom) and ``"laplace"``: noise with outliers.
+        - ``"poisson"``: counts; ``"negative_binomial"``: counts whose variance exceeds their mean.
+        - ``"gamma"``: positive amounts of constant coefficient of variation.
+        - ``"beta"``: proportions between 0 and 1.
+
+        The last four have a link: the latent function is the logarithm of the mean of y, and for
+        proportions its log odds.
     solver : str or solver, default="auto"
         How the posterior and the hyperparameters are found.
 
