@@ -158,6 +158,11 @@ def check_weights(sample_weight, X):
     """Return row weights as float64 (n,), finite and not negative; ones for None."""
     if sample_weight is None:
         return np.ones(len(X))
+    if isinstance(sample_weight, str | Real):
+        raise TypeError(
+            f"sample_weight={sample_weight!r} must be an array of a weight for each row, or None. "
+            "Classifiers take class_weight='balanced'."
+        )
     weights = check_array(
         sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
     )

@@ -56,6 +56,12 @@ def test_bad_weights_are_refused_by_name(weights, message):
         check_weights(weights, np.zeros((3, 2)))
 
 
+@pytest.mark.parametrize("sample_weight", ["balanced", 2.0])
+def test_weights_that_are_no_array_are_refused(sample_weight):
+    with pytest.raises(TypeError, match=r"a weight for each row.*class_weight='balanced'"):
+        check_weights(sample_weight, np.zeros((3, 2)))
+
+
 @pytest.mark.parametrize("class_weight", ["balanced", {0: 2.0, 1: 0.5, 2: 3.0}, {1: 4.0}])
 def test_class_weights_multiply_sample_weights(class_weight):
     X, y, weights = weighted_rows()
