@@ -1,10 +1,14 @@
 """
-Bayesian optimization with ``return_std``
-=========================================
+Bayesian optimization
+=====================
 
 An experiment with two settings is expensive, so each next setting should be chosen well.
-``SVGPRegressor`` is exact for so few rows. Its mean and standard deviation at candidates give the
-expected improvement over the best result so far, and the next experiment is where this is largest.
+``SVGPRegressor`` is exact for so few rows. The mean and the standard deviation of its latent
+function at candidates give the expected improvement over the best result so far, and the next
+experiment is where this is largest. The standard deviation of ``return_std`` would not do: it
+includes the noise, which repeating an experiment does not reduce. Begin with several experiments
+per setting, here four, since two or three results look like noise.
+
 The example finds the minimum of a function with three equal minima, with noise, and compares with
 random settings.
 """
