@@ -6,20 +6,21 @@ import torch
 
 from .exceptions import NotPositiveDefiniteError
 
-_RADIUS = 1.0  # of the trust region at most: hyperparameters are logarithms
+RADIUS = 1.0  # of the trust region at most: hyperparameters are logarithms
 _MEMORY = 5  # steps that correct the information
 _MIN_CURVATURE = 0.2  # of a corrected information, relative to that before
 _RIDGE = 1e-3  # precision of entries without information
 
 
-def fisher_scoring(evaluate, start, bounds, max_iter, min_gain):
+def fisher_scoring(evaluate, start, bounds, max_iter, min_gain, radius=RADIUS):
     """Maximize a log likelihood by Newton's steps with its information, within a trust region.
 
     ``evaluate`` takes a Tensor (k,). It returns the value, a float, and a callable that returns the
     gradient (k,) and the information (k, k), which approximates minus the Hessian. The start is
     clipped to the bounds (k, 2). There are at most ``max_iter`` steps besides those that are
     rejected. They end when the next one is expected to gain less than ``min_gain``, which is
-    positive. Returns the best point and its value.
+    positive. The trust region has this ``radius`` at first. Returns the best point, its value and
+    the last radius.
 
     Source: Nocedal and Wright (2006), algorithm 4.1. Departs from the source: the trust region is
     a box that shrinks at rejected steps alone, and BFGS updates by the last steps correct the
@@ -32,7 +33,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, min_gain):
     del derive  # and the matrices that it holds, while the next point has its own
     ridge = _RIDGE * torch.eye(len(hess)).to(hess)
     hess = hess + ridge
-    radius, pairs, n_steps = _RADIUS, [], 0
+    pairs, n_steps = [], 0
     while True:
         ends = (bounds - best[:, None]).clamp(-radius, radius)
         step = _bounded_step(gradient, hess, ends)
@@ -48,7 +49,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, min_gain):
             radius = 0.25 * step.abs().max().item()
             continue
         if gain > 0.75 * expected:
-            radius = min(2 * radius, _RADIUS)
+            radius = min(2 * radius, RADIUS)
         best, value, n_steps = best + step, new, n_steps + 1
         if n_steps == max_iter:
             break
@@ -57,7 +58,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, min_gain):
         del derive
         pairs = [*pairs[1 - _MEMORY :], (step, before - gradient)]
         hess = _corrected(hess, pairs) + ridge
-    return best, value
+    return best, value, radius
 
 
 def _corrected(hess, pairs):

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import EDGES, few_valued, friedman, t64
 from scipy.special import expit
 from scipy.stats import gamma
-from sklearn.datasets import load_iris, make_friedman1
+from sklearn.datasets import load_iris, make_classification, make_friedman1
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -538,6 +538,25 @@ def test_effects_of_noise_are_dropped_together_and_many_weak_ones_are_not(kind):
 
 
 @on_set_bounds
+def test_further_pairs_are_tested_without_those_that_gain_too_little(monkeypatch):
+    tested, searches = TermSearch._tested, []
+
+    def recorded(search, level):
+        if not search.exact:
+            searches.append((list(search.ascent.basis.pairs), list(search.dropped)))
+        return tested(search, level)
+
+    monkeypatch.setattr(TermSearch, "_tested", recorded)
+    X, y = make_classification(
+        400, 6, n_informative=5, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
+    )
+    gam = AdditiveGPClassifier(random_state=0).fit(X, y)
+    (none, _), (kept, dropped) = searches
+    assert not none
+    assert kept == gam._latents[0].basis.pairs == [(4, 5)]
+    assert [term for term in dropped if len(term) == 2] == [(0, 2)]
+
+
 def test_found_pair_must_gain_more_than_chance_would():
     rng = np.random.default_rng(0)
     data = rng.uniform(size=(500, 3))

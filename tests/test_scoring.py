@@ -34,7 +34,7 @@ def test_a_quadratic_takes_the_steps_to_its_constrained_optimum(seed, held):
         return 3 - 0.5 * (x - center) @ H @ (x - center)
 
     evaluate, points = counted(value, lambda x: -H @ (x - center), lambda x: H)
-    best, found = fisher_scoring(evaluate, t64(np.zeros(6)), bounds, 20, 1e-9)
+    best, found, _ = fisher_scoring(evaluate, t64(np.zeros(6)), bounds, 20, 1e-9)
     assert ((best >= bounds[:, 0]) & (best <= bounds[:, 1])).all()
     assert found == pytest.approx(value(best).item(), rel=1e-12)
     assert len(points) <= 4
@@ -74,7 +74,7 @@ def test_wrong_information_is_corrected(overestimate):
 
     evaluate, points = counted(value, gradient, lambda x: overestimate * H)
     bounds = t64([[-9.0, 9.0]] * 3)
-    best, _ = fisher_scoring(evaluate, t64([-2.0, 2.0, 2.0]), bounds, 50, 1e-8)
+    best, *_ = fisher_scoring(evaluate, t64([-2.0, 2.0, 2.0]), bounds, 50, 1e-8)
     np.testing.assert_allclose(best, center, atol=1e-3)
     assert len(points) <= 25
 
@@ -89,12 +89,25 @@ def test_steps_to_where_the_value_fails_are_rejected(fails):
             raise fails
         return (x[0].log() - x[0]).item(), lambda: (1 / x - 1, t64([[0.3]]))
 
-    best, value = fisher_scoring(evaluate, t64([0.1]), t64([[-9.0, 9.0]]), 50, 1e-9)
+    best, value, _ = fisher_scoring(evaluate, t64([0.1]), t64([[-9.0, 9.0]]), 50, 1e-9)
     np.testing.assert_allclose(best, 1, atol=1e-3)
     assert value == pytest.approx(-1, abs=1e-6)
     failed.clear()
     fisher_scoring(evaluate, t64([0.5]), t64([[-9.0, 9.0]]), 1, 1e-9)
     assert len(failed) == 2
+
+
+def test_a_round_goes_on_with_the_radius_of_the_last_one():
+    # The information is a tenth of the curvature, so that steps of radius one go too far.
+    def value(x):
+        return (-2 * (x - 0.4).square()).sum()
+
+    evaluate, points = counted(value, lambda x: -4 * (x - 0.4), lambda x: t64([[0.4]]))
+    bounds = t64([[-9.0, 9.0]])
+    best, _, radius = fisher_scoring(evaluate, t64([0.0]), bounds, 1, 1e-9)
+    assert (radius, len(points)) == (0.25, 3)
+    fisher_scoring(evaluate, best, bounds, 1, 1e-9, radius)
+    assert len(points) == 5
 
 
 def test_a_start_where_the_value_fails_is_an_error():

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -12,7 +12,7 @@ from .._hyperparameters.priors import log_prior_of_deviations
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._memory import CHUNK_ROWS, LARGE_BLOCK, block_rows
 from .._optim import NOISE_BOUNDS, PARAMETER_BOUNDS, ROUND, FlatParameters
-from .._scoring import fisher_scoring
+from .._scoring import RADIUS, fisher_scoring
 from ._bound import EffectsBound, RowColumns, gains, products
 from ._defaults import DEFAULTS
 from ._posterior import AdditivePosterior
@@ -44,6 +44,8 @@ class AdditiveState(State):
         The ELBO after the last round, in nats.
     gain : float
         Increase of the objective in the last round, in nats per row.
+    radii : list of float
+        Radii of the trust regions of hyperparameters, by group; empty before the first round.
     """
 
     length: torch.Tensor
@@ -52,6 +54,7 @@ class AdditiveState(State):
     objective: float = -math.inf
     elbo: float = math.nan
     gain: float = math.nan
+    radii: list = field(default_factory=list)
 
 
 class AdditiveAscent(Stage):
@@ -115,18 +118,24 @@ class AdditiveAscent(Stage):
         """Return the `Sums` of each latent."""
         return [self._sums_of(state, k) for k in range(len(state.length))]
 
-    def _maximize(self, own, sums):
-        """Return the hyperparameters of a group after a few steps, and their objective."""
+    def _maximize(self, own, sums, radius):
+        """Take a few steps on the hyperparameters of a group, in a trust region of this radius.
+
+        Returns
+        -------
+        own : dict of Tensor
+        objective, radius : float
+        """
         names = [name for name in self.learned if own[name].numel()]
         if not names:
-            return own, self._value(own, sums) + self._log_prior(own)[0]
+            return own, self._value(own, sums) + self._log_prior(own)[0], radius
 
         packing = FlatParameters(names, {}, self._bounds(own["variance"]))
-        best, value = self._ascend(own, sums, packing)
-        return {**own, **packing.parts(best, own)}, value
+        best, *found = self._ascend(own, sums, packing, radius)
+        return {**own, **packing.parts(best, own)}, *found
 
-    def _ascend(self, own, sums, packing):
-        """Return the vector of a group's hyperparameters after a few steps, and its objective.
+    def _ascend(self, own, sums, packing, radius):
+        """Return the vector of a group's hyperparameters, its objective and the radius.
 
         The steps are those of Fisher scoring.
         """
@@ -154,9 +163,11 @@ class AdditiveAscent(Stage):
 
         start, limits = packing.vector(own), packing.limits(own)
         least_gain = self._share * max(self.tol * self.rows.total_weight, DEFAULTS.round_gain)
-        best, value = fisher_scoring(evaluate, start, limits, self._scoring_steps, least_gain)
+        best, *found = fisher_scoring(
+            evaluate, start, limits, self._scoring_steps, least_gain, min(2 * radius, RADIUS)
+        )
         self._priors[_key({**own, **packing.parts(best, own)})] = prior
-        return best, value
+        return best, *found
 
     def _prior(self, own, sums, *, keep=False):
         """Return the `Prior` at a latent's hyperparameters; ``keep`` it for further steps there."""
@@ -199,11 +210,15 @@ class AdditiveAscent(Stage):
 
     def _learn_hyperparameters(self, state):
         """Update the hyperparameters of all latents; return the sum of their objectives."""
-        latents, found, objective = self.latents(state), [], 0.0
-        for group in self._groups(state):
-            own, value = self._maximize(latents[group][0], self._sums_of(state, group))
+        latents, groups, found, objective = self.latents(state), self._groups(state), [], 0.0
+        before, state.radii = state.radii or [RADIUS] * len(groups), []
+        for group, radius in zip(groups, before, strict=True):
+            own, value, radius = self._maximize(
+                latents[group][0], self._sums_of(state, group), radius
+            )
             objective += value
             found += [own] * len(latents[group])
+            state.radii.append(radius)
         for name in self.learned:
             setattr(state, name, torch.stack([own[name] for own in found]))
         current = {_key(own) for own in self.latents(state)}
@@ -390,10 +405,10 @@ class AdditiveAscent(Stage):
 
         It has to explain what terms that were dropped have explained.
         """
-        learned = self.learned
+        learned, radii, state.radii = self.learned, state.radii, []
         self.learned = tuple(name for name in learned if name == "noise")
         objective = self._learn_hyperparameters(state)
-        self.learned = learned
+        self.learned, state.radii = learned, radii
         return objective
 
     def elbo(self, state):

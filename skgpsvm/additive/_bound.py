@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from .._linalg import cholesky, identity_like
+from .._linalg import add_grams, cholesky, identity_like, mirror
 from .._transfers import to_device
 
 _EPSILON = torch.finfo(torch.float64).eps
@@ -188,11 +188,16 @@ class _RowFeatures(FeatureSums):
         self._columns, self._precision = rows.columns, rows.precision[..., None]
         self._sizes = [coef.shape[1] for coef in effects.coefs]
         self._features, prior = rows.columns.features(effects)
-        self.gram = self._features.T @ (self._precision * self._features)
+        p, precision = self._features.shape[1], rows.precision.reshape(-1, len(self._features))
+        gram = prior.new_zeros(len(precision), p, p)
+        add_grams(gram, self._features, precision.T)
+        self.gram = mirror(gram).view(*rows.precision.shape[:-1], p, p)
         self.cross, self.prior = rows.linear @ self._features, rows.precision @ prior
 
     def with_columns(self, weights):
-        return self._columns.joined.T @ (self._precision * (self._features @ weights))
+        of_rows = self._precision * (self._features @ weights)  # (c, n, k)
+        found = self._columns.joined.T @ of_rows.transpose(0, 1).flatten(1)  # one pass over columns
+        return found.unflatten(1, (len(weights), -1)).transpose(0, 1)
 
     def along(self, moves):
         parts = [self._columns.parts[place] @ own for place, own in moves.items()]

@@ -168,6 +168,11 @@ class TermSearch:
             if self.exact:
                 self._add(found, stage)
             self.learn(stage)
+            if not self.exact:
+                poor = self._drop_each(self._required_gain_of_pair)
+                self._learn_without(poor)
+                if set(found) <= set(poor):
+                    break
 
     def _try(self, pairs):
         """Add pairs, and keep those that gain a share of what they need in a few rounds.
@@ -404,6 +409,13 @@ class TermSearch:
         which pairs may explain, hides those that gain little.
         """
         return min(self._required_gain(term), 0.0) if self._is_effect(term) else -math.inf
+
+    def _required_gain_of_pair(self, term):
+        """Return the gain that a pair needs before further ones are tested, in nats.
+
+        Idle ones would make every further pass slower.
+        """
+        return self._required_gain(term) if len(term) == 2 else -math.inf
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
