@@ -537,7 +537,6 @@ def test_effects_of_noise_are_dropped_together_and_many_weak_ones_are_not(kind):
     assert len(kind(interactions=None).fit(X, weak).terms_) > 8
 
 
-@on_set_bounds
 def test_further_pairs_are_tested_without_those_that_gain_too_little(monkeypatch):
     tested, searches = TermSearch._tested, []
 
@@ -557,6 +556,7 @@ def test_further_pairs_are_tested_without_those_that_gain_too_little(monkeypatch
     assert [term for term in dropped if len(term) == 2] == [(0, 2)]
 
 
+@on_set_bounds
 def test_found_pair_must_gain_more_than_chance_would():
     rng = np.random.default_rng(0)
     data = rng.uniform(size=(500, 3))
