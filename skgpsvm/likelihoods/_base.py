@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 from torch.special import erfcx
 
 from .._quadrature import expect, log_expect, normal_cdf, safe_std
@@ -54,14 +55,14 @@ class Likelihood(torch.nn.Module, abc.ABC):
     relative = redescending = coupled = False
 
     # Tensors that `at` has put in place of trainable parameters, by name
-    _replaced: Mapping[str, torch.Tensor] = MappingProxyType({})
+    _replaced: Mapping[str, Tensor] = MappingProxyType({})
 
-    def at(self, parameters: torch.Tensor) -> Likelihood:
+    def at(self, parameters: Tensor) -> Likelihood:
         """Return the same likelihood with other parameters.
 
         Parameters
         ----------
-        parameters : torch.Tensor of shape (k,)
+        parameters : Tensor of shape (k,)
             Logarithms, in the order of ``self.parameters()``; differentiable.
 
         Returns
@@ -82,37 +83,35 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return other
 
     @abc.abstractmethod
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Return the log density of observations given latent values.
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, t)
+        y : Tensor of shape (b,) or (b, t)
             Class codes or targets.
-        f : torch.Tensor of shape (..., b, c)
+        f : Tensor of shape (..., b, c)
             Latent values.
 
         Returns
         -------
-        log_prob : torch.Tensor of shape (..., b)
+        log_prob : Tensor of shape (..., b)
             In nats, summed over the columns of `y`.
         """
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         """Return the expectation of `log_prob` over independent Gaussian latent values.
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, t)
+        y : Tensor of shape (b,) or (b, t)
             Class codes or targets.
-        mean, var : torch.Tensor of shape (..., b, c)
+        mean, var : Tensor of shape (..., b, c)
             Moments of the latent values; variances may be zero.
 
         Returns
         -------
-        expected_log_prob : torch.Tensor of shape (..., b)
+        expected_log_prob : Tensor of shape (..., b)
             In nats.
         """
         return expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
@@ -123,25 +122,23 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return 32 if k == 1 else 20, k
 
     @torch.enable_grad()
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return `expected_log_prob` and the expected derivatives of `log_prob`.
 
         The default takes them by automatic differentiation; closed forms override it.
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, t)
+        y : Tensor of shape (b,) or (b, t)
             Class codes or targets.
-        mean, var : torch.Tensor of shape (b, c)
+        mean, var : Tensor of shape (b, c)
             Moments of the latent values.
 
         Returns
         -------
-        expected_log_prob : torch.Tensor of shape (b,)
+        expected_log_prob : Tensor of shape (b,)
             In nats.
-        first, second : torch.Tensor of shape (b, c)
+        first, second : Tensor of shape (b, c)
             Expected first and second derivatives in each latent value. They are the derivatives of
             `expected_log_prob` in the mean, and twice those in the variance.
         """
@@ -150,56 +147,72 @@ class Likelihood(torch.nn.Module, abc.ABC):
         first, half = torch.autograd.grad(value.sum(), (mean, var))
         return value.detach(), first, 2 * half
 
-    def expected_derivatives(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def expected_derivatives(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected derivatives of `log_prob`: the last two of `expected_terms`.
 
         Parameters
         ----------
-        y, mean, var : torch.Tensor
+        y, mean, var : Tensor
             As of `expected_terms`.
 
         Returns
         -------
-        first, second : torch.Tensor of shape (b, c)
+        first, second : Tensor of shape (b, c)
         """
         return self.expected_terms(y, mean, var)[1:]
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, t)
+        y : Tensor of shape (b,) or (b, t)
             Class codes or targets.
-        mean, var : torch.Tensor of shape (..., b, c)
+        mean, var : Tensor of shape (..., b, c)
             Moments of the latent values; variances may be zero.
 
         Returns
         -------
-        log_marginal : torch.Tensor of shape (..., b)
+        log_marginal : Tensor of shape (..., b)
             In nats.
         """
         return log_expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
     @abc.abstractmethod
-    def predict(
-        self, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return the predictive distribution of a new observation.
 
         Parameters
         ----------
-        mean, var : torch.Tensor of shape (b, c)
+        mean, var : Tensor of shape (b, c)
             Moments of the latent values; variances may be zero.
 
         Returns
         -------
-        prediction : torch.Tensor of shape (b, n_classes) or tuple of two tensors of shape (b, t)
+        prediction : Tensor of shape (b, n_classes) or tuple of two tensors of shape (b, t)
             Class probabilities, whose rows sum to one; or the mean and the variance of the
             observation, noise included.
         """
+
+
+class IndependentColumns(Likelihood):
+    """Base of likelihoods of independent columns, each with one latent; all by quadrature."""
+
+    step = 0.5
+
+    @abc.abstractmethod
+    def _log_density(self, y, f):
+        """Return the log density of each observation (b, c)."""
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        return self._log_density(y, f).sum(-1)
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return expect(functools.partial(self._log_density, y), mean, var).sum(-1)
+
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        y, mean, var = torch.broadcast_tensors(y, mean, var)
+        return log_expect(functools.partial(self._log_density, y), mean, var).sum(-1)
 
 
 def log_parameter(name, value):

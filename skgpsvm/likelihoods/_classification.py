@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from .._memory import SMALL_BLOCK, block_rows
 from .._quadrature import argmax_probability, expect, normal_cdf, normal_points, safe_std
@@ -23,22 +25,17 @@ class SingleLatent(Likelihood):
         """Number of classes."""
         return 2
 
-    @torch.enable_grad()
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    @abc.abstractmethod
+    def _terms(self, y, f):
+        """Return `log_prob` (..., b) and its two derivatives in f, stacked: (..., b, 3)."""
+
+    @torch.no_grad()
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
+        value, *derivatives = expect(partial(self._terms, y), mean, var).split(1, -1)
+        return value[..., 0], *derivatives
 
-        def derivatives(f):
-            f = f.detach().requires_grad_()
-            (first,) = torch.autograd.grad(self.log_prob(y, f).sum(), f, create_graph=True)
-            (second,) = torch.autograd.grad(first.sum(), f)
-            return torch.stack([first.detach(), second], 1)
-
-        value = self.expected_log_prob(y, mean, var)
-        return value, *expect(derivatives, mean, var)
-
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def predict(self, mean: Tensor, var: Tensor) -> Tensor:
         codes = torch.arange(self.n_classes, device=mean.device)
         return torch.stack([self.log_marginal(code, mean, var) for code in codes], -1).exp()
 
@@ -51,26 +48,18 @@ class Probit(SingleLatent):
     Source: Rasmussen and Williams (2006), section 3.9, (3.82).
     """
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return log_ndtr(_signed(y, f))
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
+    def _terms(self, y, f):
+        # With r = phi(z) / Phi(z), the derivatives of log Phi(z) are r and -r (z + r). The latter
+        # is the variance, less one, of a normal variable below z.
+        z = _signed(y, f).double()
+        ratio = log_inverse_mills(z).exp()
+        second = (-ratio * (z + ratio)).clamp(-1, 0)
+        return torch.stack([log_ndtr(z), (2 * y - 1) * ratio, second], -1).to(f)
 
-        def terms(f):
-            # With r = phi(z) / Phi(z), the derivatives of log Phi(z) are r and -r (z + r). The
-            # latter is the variance, less one, of a normal variable below z.
-            z = _signed(y, f).double()
-            ratio = log_inverse_mills(z).exp()
-            second = (-ratio * (z + ratio)).clamp(-1, 0)
-            return torch.stack([log_ndtr(z), (2 * y - 1) * ratio, second], -1).to(f)
-
-        value, *derivatives = expect(terms, mean, var).split(1, -1)
-        return value[..., 0], *derivatives
-
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
 
 
@@ -83,20 +72,12 @@ class Logistic(SingleLatent):
     1e-2 at variances 1, 10 and 100.
     """
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return torch.nn.functional.logsigmoid(_signed(y, f))
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
-
-        def terms(f):
-            p = torch.sigmoid(single(f))
-            return torch.stack([self.log_prob(y, f), y - p, p * (p - 1)], -1)
-
-        value, *derivatives = expect(terms, mean, var).split(1, -1)
-        return value[..., 0], *derivatives
+    def _terms(self, y, f):
+        p = torch.sigmoid(single(f))
+        return torch.stack([self.log_prob(y, f), y - p, p * (p - 1)], -1)
 
 
 class Softmax(Likelihood):
@@ -122,19 +103,15 @@ class Softmax(Likelihood):
         super().__init__()
         self.order = None if order is None else list(order)
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         true = mean.gather(-1, _index(y, mean))[..., 0]
         log_sum = self._over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
         return true - log_sum[..., 0]
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def moments(f):
@@ -152,17 +129,17 @@ class Softmax(Likelihood):
         value = (mean.gather(-1, index) - log_sum)[..., 0]
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
 
-    def expected_hessian(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def expected_hessian(self, mean: Tensor, var: Tensor) -> Tensor:
         """Return the expected second derivatives of `log_prob` in all latent values.
 
         Parameters
         ----------
-        mean, var : torch.Tensor of shape (b, c)
+        mean, var : Tensor of shape (b, c)
             Moments of the latent values.
 
         Returns
         -------
-        hessian : torch.Tensor of shape (b, c, c)
+        hessian : Tensor of shape (b, c, c)
             Negative semidefinite.
         """
 
@@ -173,14 +150,14 @@ class Softmax(Likelihood):
 
         return self._over_draws(second, mean, var).unflatten(-1, (-1, mean.shape[-1]))
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         def log_mean(f):
             return torch.logsumexp(torch.log_softmax(f, 0), -1) - math.log(f.shape[-1])
 
         log_p = self._over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
         return log_p.gather(-1, _index(y, log_p))[..., 0]
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def predict(self, mean: Tensor, var: Tensor) -> Tensor:
         def average(f):
             return torch.softmax(f, 0).mean(-1)
 
@@ -228,21 +205,19 @@ class RobustMax(Likelihood):
         """Return the log probabilities of the label of the largest latent, and of any other."""
         return math.log1p(-self.noise), math.log(self.noise / (c - 1))
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         right, wrong = self._levels(f.shape[-1])
         return torch.where(f.argmax(-1) == y, f.new_tensor(right), f.new_tensor(wrong))
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         right, wrong = self._levels(mean.shape[-1])
         p = argmax_probability(mean, var).gather(-1, _index(y, mean))[..., 0]
         return wrong + (right - wrong) * p
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def predict(self, mean: Tensor, var: Tensor) -> Tensor:
         c = mean.shape[-1]
         share = self.noise / (c - 1)
         return share + (1 - self.noise - share) * argmax_probability(mean, var)
@@ -252,35 +227,31 @@ class _Hinge(Likelihood):
     """Pseudo-likelihood ``exp(-2 max(v, 0))`` of a margin violation v that is affine in f."""
 
     @abc.abstractmethod
-    def violation_moments(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def violation_moments(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and variance of the margin violation.
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,)
+        y : Tensor of shape (b,)
             Class codes.
-        mean, var : torch.Tensor of shape (..., b, c)
+        mean, var : Tensor of shape (..., b, c)
             Moments of the latent values.
 
         Returns
         -------
-        mean_b, var_b : torch.Tensor of shape (..., b)
+        mean_b, var_b : Tensor of shape (..., b)
             Moments of the violation by which `log_prob` is ``-2 max(violation, 0)``.
         """
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         violation, _ = self.violation_moments(y, f, torch.zeros_like(f))
         return -2 * violation.clamp_min(0)
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         h, _ = expected_hinge(*self.violation_moments(y, mean, var))
         return -h
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         mean_b, var_b = self.violation_moments(y, mean, var)
         met = log_ndtr(-mean_b / safe_std(var_b))
         return torch.logaddexp(met, log_expected_decay(2.0, mean_b, var_b))
@@ -301,12 +272,10 @@ class BinaryHinge(_Hinge):
     Source: Polson and Scott (2011); Wenzel et al. (2017).
     """
 
-    def violation_moments(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def violation_moments(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         return 1 - _signed(y, mean), single(var)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def predict(self, mean: Tensor, var: Tensor) -> Tensor:
         z = single(mean / safe_std(var))
         return normal_cdf(torch.stack([-z, z], -1))
 
@@ -329,19 +298,19 @@ class MulticlassHinge(_Hinge):
     """
 
     @torch.no_grad()
-    def contrast_class(self, y: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    def contrast_class(self, y: Tensor, mean: Tensor) -> Tensor:
         """Return the code of the wrong class that each row is compared with.
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,)
+        y : Tensor of shape (b,)
             Class codes.
-        mean : torch.Tensor of shape (..., b, c)
+        mean : Tensor of shape (..., b, c)
             Means of the latent values, c >= 2.
 
         Returns
         -------
-        t : torch.Tensor of shape (..., b), int64
+        t : Tensor of shape (..., b), int64
             Never equal to `y`.
 
         Raises
@@ -353,32 +322,30 @@ class MulticlassHinge(_Hinge):
             raise ValueError("MulticlassHinge needs at least two latent functions, got one")
         return mean.scatter(-1, _index(y, mean), -torch.inf).argmax(-1)
 
-    def violation_moments(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def violation_moments(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         true, wrong = _index(y, mean), _index(self.contrast_class(y, mean), mean)
         mean_b = 1 + mean.gather(-1, wrong) - mean.gather(-1, true)
         var_b = var.gather(-1, wrong) + var.gather(-1, true)
         return mean_b[..., 0], var_b[..., 0]
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def predict(self, mean: Tensor, var: Tensor) -> Tensor:
         return argmax_probability(mean, var)
 
 
-def expected_hinge(mean_b: torch.Tensor, var_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def expected_hinge(mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:
     """Return the collapsed expected hinge loss of a Gaussian margin violation b, elementwise.
 
     Parameters
     ----------
-    mean_b, var_b : torch.Tensor
+    mean_b, var_b : Tensor
         Moments of b, of one shape. Variances may be zero.
 
     Returns
     -------
-    h : torch.Tensor
+    h : Tensor
         ``E[b] + sqrt(E[b^2])``, at least ``2 E[max(b, 0)]``; equal to ``2 max(b, 0)`` if the
         variance is zero.
-    r : torch.Tensor
+    r : Tensor
         ``sqrt(E[b^2])``, the root of the best augmentation variable; never zero. The derivatives
         of h are h / r in the mean and 1 / (2 r) in the variance.
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from .._quadrature import expect, gauss_hermite, log_expect, safe_std
+from .._quadrature import expect, gauss_hermite, safe_std
 from .._typing import ArrayLike
-from ._base import Likelihood, capped_exp, capped_exp_derivative, log_parameter
+from ._base import (
+    IndependentColumns,
+    Likelihood,
+    capped_exp,
+    capped_exp_derivative,
+    log_parameter,
+)
 
 _NEWTON_STEPS = 6  # reach the mode to rounding from anywhere
 
@@ -38,52 +43,30 @@ class Poisson(Likelihood):
 
     step = 0.5
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return _log_mass(y, f).sum(-1)
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return _expected_log_mass(y, mean, var).sum(-1)
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         expected = capped_exp_derivative(mean + 0.5 * var)
         return self.expected_log_prob(y, mean, var), y - expected, -expected
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return _log_marginal_mass(y, mean, var).sum(-1)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         rate, rate_var, _ = _moments(mean, var)
         return rate, rate + rate_var
 
 
-class _Dispersed(Likelihood):
+class _Dispersed(IndependentColumns):
     """Base of likelihoods with a learned dispersion, independent over columns."""
-
-    step = 0.5
 
     def __init__(self, dispersion: ArrayLike = 1.0) -> None:
         super().__init__()
         self.log_dispersion = log_parameter("dispersion", dispersion)
-
-    @abstractmethod
-    def _log_density(self, y, f):
-        """Return the log density of each observation (b, c)."""
-
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-        return self._log_density(y, f).sum(-1)
-
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
-        return expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
-
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        y, mean, var = torch.broadcast_tensors(y, mean, var)
-        return log_expect(lambda f: self._log_density(y, f), mean, var).sum(-1)
 
 
 class Gamma(_Dispersed):
@@ -115,24 +98,20 @@ class Gamma(_Dispersed):
         shape, g, constant = self._as_count(y, f)
         return _log_mass(shape, g) + constant
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         shape, g, constant = self._as_count(y, mean)
         return (_expected_log_mass(shape, g, var) + constant).sum(-1)
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape, g, _ = self._as_count(y, mean)
         expected = capped_exp_derivative(g + 0.5 * var)
         return self.expected_log_prob(y, mean, var), expected - shape, -expected
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         shape, g, constant = self._as_count(y, mean)
         return (_log_marginal_mass(shape, g, var) + constant).sum(-1)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         rate, rate_var, square = _moments(mean, var)
         return rate, self.log_dispersion.exp() * square + rate_var
 
@@ -175,9 +154,7 @@ class NegativeBinomial(_Dispersed):
         log_choices = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
         return log_choices + (y + r) * F.logsigmoid(h) - r * h
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         def derivatives(h):
             rest = (-h).sigmoid()
             return torch.stack([rest, rest * h.sigmoid()], 1)
@@ -187,7 +164,7 @@ class NegativeBinomial(_Dispersed):
         value = self.expected_log_prob(y, mean, var)
         return value, (y + r) * rest - r, -(y + r) * curvature
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         rate, rate_var, square = _moments(mean, var)
         return rate, rate + self.log_dispersion.exp() * square + rate_var
 
@@ -232,7 +209,7 @@ class Beta(_Dispersed):
         constant = constant + torch.lgamma(torch.exp(-self.log_dispersion))
         return constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         def moments(f):
             p = f.sigmoid()
             return torch.stack([p, p * (-f).sigmoid()], 1)

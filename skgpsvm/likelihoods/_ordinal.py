@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from .._quadrature import expect
 from .._typing import ArrayLike
 from ._base import log_inverse_mills, log_ndtr, log_scaled_ndtr
 from ._classification import SingleLatent, single
@@ -52,7 +52,7 @@ class Ordinal(SingleLatent):
         self.log_widths = torch.nn.Parameter(widths.log())
 
     @property
-    def thresholds(self) -> torch.Tensor:
+    def thresholds(self) -> Tensor:
         """Thresholds between the classes, (n_classes - 1,)."""
         return torch.cat([self.first, self.first + self.log_widths.exp().cumsum(0)])
 
@@ -61,22 +61,14 @@ class Ordinal(SingleLatent):
         """Number of classes."""
         return len(self.log_widths) + 2
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return self._interval(y, single(f)).log_mass.to(f)
 
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
+    def _terms(self, y, f):
+        interval = self._interval(y, single(f))
+        return torch.stack([interval.log_mass, *interval.derivatives()], -1).to(f)
 
-        def terms(f):
-            interval = self._interval(y, single(f))
-            return torch.stack([interval.log_mass, *interval.derivatives()], -1).to(f)
-
-        value, *derivatives = expect(terms, mean, var).detach().split(1, -1)
-        return value[..., 0], *derivatives
-
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return self._interval(y, single(mean), (1 + single(var)).sqrt()).log_mass.to(mean)
 
     def _interval(self, y, f, scale=1.0):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
+from torch import Tensor
 
-from .._quadrature import expect, log_expect, safe_std
+from .._quadrature import log_expect, safe_std
 from .._typing import ArrayLike
 from ._base import (
+    IndependentColumns,
     Likelihood,
     capped_exp,
     capped_exp_derivative,
@@ -51,7 +52,7 @@ class Gaussian(Likelihood):
         self.log_noise_var = log_parameter("noise_var", noise_var)
 
     @property
-    def noise_var(self) -> torch.Tensor:
+    def noise_var(self) -> Tensor:
         """Return the noise variance, a tensor."""
         return self.log_noise_var.exp()
 
@@ -59,22 +60,20 @@ class Gaussian(Likelihood):
         """Return the variance of the noise, (c,) or, with a known part, (b, c)."""
         return self.noise_var if known is None else self.noise_var + known
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         y, known = observations(y)
         return _log_normal(y - f, self._total_var(known)).sum(-1)
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         y, known = observations(y)
         expected = _log_normal(y - mean, self._total_var(known))
         return (expected - 0.5 * var / self._total_var(known)).sum(-1)
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         y, known = observations(y)
         return _log_normal(y - mean, var + self._total_var(known)).sum(-1)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         return mean, var + self.noise_var
 
 
@@ -123,22 +122,18 @@ class Heteroscedastic(Likelihood):
         super().__init__()
         self.log_noise_var, self.rounding = log_parameter("noise_var", noise_var), rounding
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         f, g = f.chunk(2, -1)
         log_var = g + self.log_noise_var
         return _log_normal_at(y - f, 0.0, log_var, capped_exp(-log_var, _MAX_LOG_PRECISION)).sum(-1)
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
         precision = capped_exp(0.5 * nu - log_var, _MAX_LOG_PRECISION)
         return _log_normal_at(residual, v + self.rounding, log_var, precision).sum(-1)
 
     @torch.no_grad()
-    def expected_terms(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         residual, v, log_var, nu = self._split(y, mean, var)
         exponent = 0.5 * nu - log_var
         precision = capped_exp(exponent, _MAX_LOG_PRECISION)
@@ -148,7 +143,7 @@ class Heteroscedastic(Likelihood):
         second = -torch.cat([precision, curvature], -1)
         return self.expected_log_prob(y, mean, var), first, second
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
 
         def log_density(log_var):
@@ -158,21 +153,21 @@ class Heteroscedastic(Likelihood):
 
         return log_expect(log_density, log_var, nu).sum(-1)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         (f, _), (v, _) = mean.chunk(2, -1), var.chunk(2, -1)
         return f, v + self.noise_variance(mean, var)
 
-    def noise_variance(self, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def noise_variance(self, mean: Tensor, var: Tensor) -> Tensor:
         """Return the expected noise variance.
 
         Parameters
         ----------
-        mean, var : torch.Tensor of shape (b, c)
+        mean, var : Tensor of shape (b, c)
             Moments of the latent values.
 
         Returns
         -------
-        noise_variance : torch.Tensor of shape (b, t)
+        noise_variance : Tensor of shape (b, t)
         """
         (_, g), (_, nu) = mean.chunk(2, -1), var.chunk(2, -1)
         return (g + self.log_noise_var + 0.5 * nu).exp()
@@ -207,28 +202,26 @@ class Laplace(Likelihood):
         self.log_scale = log_parameter("scale", scale)
 
     @property
-    def scale(self) -> torch.Tensor:
+    def scale(self) -> Tensor:
         """Return the mean absolute deviation of the noise, a tensor."""
         return self.log_scale.exp()
 
     step = 0.5
 
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return -((y - f).abs() / self.scale + self._log_normalizer()).sum(-1)
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         expected = _expected_abs((y - mean) / self.scale, var / self.scale**2)
         return -(expected + self._log_normalizer()).sum(-1)
 
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         residual, var = (y - mean) / self.scale, var / self.scale**2
         right = log_expected_decay(1.0, residual, var)
         left = log_expected_decay(1.0, -residual, var)
         return (torch.logaddexp(left, right) - self._log_normalizer()).sum(-1)
 
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         return mean, var + 2 * self.scale**2
 
     def _log_normalizer(self):
@@ -236,7 +229,7 @@ class Laplace(Likelihood):
         return math.log(2.0) + self.log_scale
 
 
-class StudentT(Likelihood):
+class StudentT(IndependentColumns):
     """Student's t noise about f, independent over columns: Gaussian noise with outliers.
 
     Parameters
@@ -252,16 +245,11 @@ class StudentT(Likelihood):
         If `scale` is not positive and finite, or `dof` is not above 2.
     """
 
-    step = 0.5
-
     def __init__(self, scale: ArrayLike = 1.0, dof: float = 4.0) -> None:
         super().__init__()
         if not 2 < dof < math.inf:
             raise ValueError(f"dof must be above 2 and finite, got {dof!r}")
         self.log_scale, self.dof = log_parameter("scale", scale), dof
-
-    def log_prob(self, y: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-        return self._log_density(y, f).sum(-1)
 
     def _log_density(self, y, f):
         half = 0.5 * (self.dof + 1)
@@ -270,15 +258,7 @@ class StudentT(Likelihood):
         spread = torch.log1p(((y - f) / self.log_scale.exp()).square() / self.dof)
         return -half * spread - normalizer - self.log_scale
 
-    def expected_log_prob(
-        self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor
-    ) -> torch.Tensor:
-        return expect(functools.partial(self._log_density, y), mean, var).sum(-1)
-
-    def log_marginal(self, y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
-        return log_expect(functools.partial(self._log_density, y), mean, var).sum(-1)
-
-    def predict(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         return mean, var + self.dof / (self.dof - 2) * (2 * self.log_scale).exp()
 
 
