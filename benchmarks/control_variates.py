@@ -24,8 +24,9 @@ from skgpsvm._features import FourierBases
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn
-from skgpsvm.quadruply_stochastic._step_state import LatentEstimates, StepOptions
+from skgpsvm.quadruply_stochastic._step_state import LatentEstimates
 from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
+from skgpsvm.solvers import QuadruplyStochastic
 
 from . import _data, _report
 
@@ -85,9 +86,16 @@ class Estimates:
             bases,
             latents.basis("cpu"),
             self.rows,
-            # With a learning rate of 1, a step is the gradient.
-            StepOptions(None, BATCH, PAIRS, control, n_steps=2, learning_rate=1.0),
             torch.Generator(),
+            # With a learning rate of 1, a step is the gradient.
+            QuadruplyStochastic(
+                control_variate=control,
+                n_sampled_basis=PAIRS,
+                batch_size=BATCH,
+                learning_rate=1.0,
+            ),
+            n_dense=None,
+            passes=1,
         )
         noise, support = torch.tensor(latents.noise), torch.tensor(X[support])
         self.state = self.steps.init(bases.theta, noise, support)

@@ -28,8 +28,8 @@ from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import Gaussian
-from skgpsvm.quadruply_stochastic._step_state import StepOptions
 from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
+from skgpsvm.solvers import QuadruplyStochastic
 
 from . import _report
 from ._measure import PeakMemory, exponent, medians
@@ -72,9 +72,10 @@ class Step:
             FourierBases(torch_kernel(kernel), theta, FourierFeatures(m // 2, 0), D),
             WhitenedBasis(torch_kernel(kernel), theta, Z),
             self.rows,
-            # With n_steps=0, every step averages.
-            StepOptions(n_dense, BATCH, SAMPLED, "interpolating", n_steps=0),
             self.generator,
+            QuadruplyStochastic(n_sampled_basis=SAMPLED, batch_size=BATCH),
+            n_dense=n_dense,
+            passes=0,  # every step averages
         )
         noise = torch.tensor([0.1], dtype=torch.float64).log()
         self.state = self.steps.init(theta, noise, support)

@@ -19,7 +19,6 @@ from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._estimates import Draw
 from skgpsvm.quadruply_stochastic._relevance import BiasedDictionary
 from skgpsvm.quadruply_stochastic._relevance_steps import RelevanceSteps
-from skgpsvm.quadruply_stochastic._step_state import StepOptions
 from skgpsvm.solvers import QuadruplyStochastic
 
 # The rows and points of the specification's tiny problem, two outputs, and a constant.
@@ -32,17 +31,18 @@ NOISE = 0.25
 KERNEL, THETA = torch_kernel(RBF(1.0, "fixed")), t64([])
 
 
-def steps_on(X, Y, points, precisions, n_steps=100, limits=None, **options):
-    options = {"n_dense": 0, "batch_size": 2, "n_sampled": 2, "control_variate": None} | options
+def steps_on(X, Y, points, precisions, *, n_dense=0, passes=50, **options):
+    options = {"batch_size": 2, "n_sampled_basis": 2, "control_variate": None} | options
     rows = rows_of(np.asarray(X), np.asarray(Y))
     return RelevanceSteps(
         regression_sites("gaussian", np.array([NOISE]), Y.shape[1]),
         BiasedDictionary(KERNEL, THETA, points, precisions),
         WhitenedBasis(KERNEL, THETA, points[:1]),
         rows,
-        StepOptions(n_steps=n_steps, **options),
         torch.Generator().manual_seed(0),
-        limits,
+        QuadruplyStochastic(**options),
+        n_dense=n_dense,
+        passes=passes,
         threshold=1e4,
     )
 
@@ -63,9 +63,9 @@ def draws_at(bases, index):
 
 
 @pytest.mark.parametrize("control", ["interpolating", "gram", None])
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_steps_average_to_the_gradient(control, symmetric, monkeypatch):
-    options = {"control_variate": control, "symmetric": symmetric, "learning_rate": -1.0}
+@pytest.mark.parametrize("gradient", ["symmetric", "plain"])
+def test_steps_average_to_the_gradient(control, gradient, monkeypatch):
+    options = {"control_variate": control, "gradient": gradient, "learning_rate": -1.0}
     steps, found = steps_on(X, Y, POINTS, PRECISIONS, **options), []
     monkeypatch.setattr(steps, "_inverse_scale", lambda state, at: 1.0)
     values = steps.bases.values(X)
@@ -117,14 +117,14 @@ def sinc(n, seed=0):
     return places / 1.5, y / y.std(), truth / y.std()
 
 
-@pytest.mark.parametrize(("n_dense", "adagrad"), [(0, False), (5, False), (0, True)])
-def test_steps_approach_the_optimum_at_given_precisions(n_dense, adagrad):
+@pytest.mark.parametrize(("n_dense", "step"), [(0, "sgd"), (5, "sgd"), (0, "adagrad")])
+def test_steps_approach_the_optimum_at_given_precisions(n_dense, step):
     places, y, _ = sinc(60)
     points = t64(np.linspace(-6, 6, 12)[:, None])
     precisions = torch.linspace(0.1, 5, 13, dtype=torch.float64)[None]
-    options = {"batch_size": 30, "n_sampled": 6, "control_variate": "interpolating"}
-    options |= {"n_dense": n_dense, "adagrad": adagrad}
-    steps = steps_on(places, y, points, precisions, n_steps=800, **options)
+    options = {"batch_size": 30, "n_sampled_basis": 6, "control_variate": "interpolating"}
+    options |= {"n_dense": n_dense, "step": step}
+    steps = steps_on(places, y, points, precisions, passes=400, **options)
     steps._n_first_steps = torch.inf
     state = begun(steps, t64(places[:40]))
     for _ in range(400):

@@ -29,7 +29,6 @@ from ._step_runs import (
     STEPS,
     by_steps,
     run_steps,
-    step_options,
     support_rows,
 )
 from ._step_state import StochasticState
@@ -252,9 +251,11 @@ def _steps(estimator, problem, model, rows, passes, streamed):
         model.mean_bases(rows.device),
         model.basis(rows.device),
         rows,
-        step_options(solver, rows, passes, n_dense[estimator.covariance]),
         problem.generator,
-        limits,
+        solver,
+        n_dense=n_dense[estimator.covariance],
+        passes=passes,
+        limits=limits,
     )
 
 

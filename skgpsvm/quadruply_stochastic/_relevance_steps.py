@@ -44,9 +44,10 @@ class RelevanceSteps(StochasticSteps):
     Source: Evans and Nair, section 4.
     """
 
-    def __init__(self, *args, threshold):
-        super().__init__(*args)
-        self._threshold, self._n_first_steps = threshold, _FIXED_SHARE * self._options.n_steps
+    def __init__(self, *args, threshold, **options):
+        super().__init__(*args, **options)
+        self._threshold, self._n_dense = threshold, options["n_dense"]
+        self._n_first_steps = _FIXED_SHARE * self._n_steps
 
     def init(self, theta, noise, support):
         state = super().init(theta, noise, support)
@@ -65,11 +66,11 @@ class RelevanceSteps(StochasticSteps):
         """Take the functions and precisions of a state; steps change the latter in place."""
         parts = state.theta, state.bases, state.precisions
         self.bases = BiasedDictionary(self.bases.kernel, *parts)
-        self._covariance = ChevronSum(self.bases, min(self._options.n_dense, self.bases.size))
-        self._n_sampled = min(self._options.n_sampled, self.bases.n_units)
+        self._covariance = ChevronSum(self.bases, min(self._n_dense, self.bases.size))
+        self._n_sampled = min(self._solver.n_sampled_basis, self.bases.n_units)
 
     def _inverse_scale(self, state, at):
-        if self._options.adagrad:
+        if self._is_adagrad:
             return 1.0
         variances = 1 / (state.data[:, at] + state.precisions[:, at])
         return with_columns(variances, self._covariance.n_dense)

@@ -25,7 +25,6 @@ from ._step_runs import (
     STEP_USES,
     by_steps,
     run_steps,
-    step_options,
     support_rows,
 )
 
@@ -251,8 +250,6 @@ def take_rvm_steps(
     rows, solver, start = problem.rows, estimator._solver(), model or problem.start
     problem.generator.manual_seed(problem.seed)
     passes = 1 if streamed else estimator.max_iter
-    chevron = estimator.covariance == "chevron"
-    options = step_options(solver, rows, passes, estimator.n_dense_columns if chevron else 0)
     if model is None:
         state = RelevanceStepsState.from_arrays(start.steps, rows.device)
         start = start.at(state)
@@ -262,9 +259,11 @@ def take_rvm_steps(
         start.mean_bases(rows.device),
         start.basis(rows.device),
         rows,
-        options,
         problem.generator,
-        None if streamed else _limits(solver, start, given, noise_bounds),
+        solver,
+        n_dense=estimator.n_dense_columns if estimator.covariance == "chevron" else 0,
+        passes=passes,
+        limits=None if streamed else _limits(solver, start, given, noise_bounds),
         threshold=estimator.relevance_threshold,
     )
     if model is not None:

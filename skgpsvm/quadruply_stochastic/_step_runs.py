@@ -1,6 +1,5 @@
-"""Fits by quadruply stochastic steps: their options, the run, and the state that is stored."""
+"""Fits by quadruply stochastic steps: the run, and the state that is stored."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,6 @@ from .._parameters import OtherThan, where
 from .._predictive import Summary
 from .._problem import Fitted
 from ..solvers import QuadruplyStochastic
-from ._step_state import StepOptions
 
 STEP_OPTIONS = [
     f"solver__{name}" for name in ("control_variate", "decay", "gradient", "n_sampled_basis")
@@ -18,28 +16,11 @@ STEPS = where(solver=QuadruplyStochastic)
 STEP_USES = {
     "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None))
 }
-_BATCH_SIZE = 512
 
 
 def by_steps(estimator):
     """Return whether an estimator is fitted by stochastic steps."""
     return isinstance(estimator._solver(), QuadruplyStochastic)
-
-
-def step_options(solver, rows, passes, n_dense):
-    """Return the `StepOptions` of a solver for passes over some rows."""
-    batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
-    return StepOptions(
-        n_dense=n_dense,
-        batch_size=batch_size,
-        n_sampled=solver.n_sampled_basis,
-        control_variate=solver.control_variate,
-        n_steps=passes * math.ceil(rows.n_rows / batch_size),
-        symmetric=solver.gradient == "symmetric",
-        adagrad=solver.step == "adagrad",
-        learning_rate=solver.learning_rate,
-        decay=solver.decay,
-    )
 
 
 def support_rows(rows, n_support, random_state):

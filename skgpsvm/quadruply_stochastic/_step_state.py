@@ -1,4 +1,4 @@
-"""State and options of the quadruply stochastic steps, and their estimates of latents."""
+"""State of the quadruply stochastic steps, and their estimates of latents."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -61,30 +61,6 @@ class StochasticState(State):
     def to_arrays(self):
         """Return the fields but for ``auxiliary``, which belongs to the rows of a call."""
         return {name: part for name, part in super().to_arrays().items() if name != "auxiliary"}
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """Options of `StochasticSteps`."""
-
-    # Number of dense columns of a chevron, k. None selects a "nystroem" covariance.
-    n_dense: int | None
-    batch_size: int  # rows in a minibatch
-    n_sampled: int  # units in a draw of basis functions
-    control_variate: str | None  # "interpolating", "gram" or None
-    n_steps: int  # Total number of steps. Coefficients are averaged over the second half.
-    # Whether the linear term is split between the two draws. Otherwise the first has all of it.
-    symmetric: bool = True
-    adagrad: bool = False  # whether each coefficient's steps are scaled by its past gradients
-    # None is 0.1 for AdaGrad. Otherwise it is a fraction of the inverse of the largest eigenvalue,
-    # which is estimated on the support rows.
-    learning_rate: float | None = None
-    decay: float = 1.0  # rate of the last step, in units of the first's
-
-    def decayed(self, state):
-        """Return the rate of the next step, in units of the first's."""
-        share = (state.n_steps - state.first_step) / max(self.n_steps - 1, 1)
-        return self.decay**share
 
 
 class LatentEstimates(NamedTuple):

@@ -21,6 +21,7 @@ _RIDGE = 1e-4  # of the support rows' kernel matrix, relative to its mean diagon
 # Of the newest minibatch in averages over all, where site precisions change. At 0, a fit from a
 # hundred times the noise ends at length scales that are too short.
 _MIN_WEIGHT = 0.02
+_BATCH_SIZE = 512
 _ADAGRAD_RATE = 0.1
 _ADAM_EVERY = 10  # minibatches per step on the hyperparameters
 # Learning rates by control variate, in units of the inverse of the largest eigenvalue. They are
@@ -45,7 +46,13 @@ class StochasticSteps(Stage):
     the inducing points. Otherwise the running sum is the diagonal of a chevron, whose dense columns
     take gradient steps as the mean does. A logarithmic barrier keeps their diagonal positive.
 
-    ``basis`` has the features of the "nystroem" covariance. ``limits`` (t + s, 2) are bounds of
+    ``basis`` has the features of the "nystroem" covariance, which ``n_dense`` None selects; else it
+    is the number of dense columns of a chevron. The options of the ``solver`` are those of
+    `QuadruplyStochastic`. Coefficients are averaged over the second half of the steps in so many
+    ``passes``. A rate of "sgd" that is not given is a fraction of the inverse of the largest
+    eigenvalue, which is estimated on the support rows.
+
+    ``limits`` (t + s, 2) are bounds of
     theta and of the logarithms of the noise. If given, both are learned by Adam, with a step every
     10 minibatches after the first tenth of all steps. Between these steps all estimates use the
     same hyperparameters. The control variates use those of some steps ago, since to renew them
@@ -55,15 +62,19 @@ class StochasticSteps(Stage):
     split, the control variate interpolates, and steps have a constant size with an average.
     """
 
-    def __init__(self, likelihood, bases, basis, rows, options, generator, limits=None):
-        self._likelihood, self._options, self._limits = likelihood, options, limits
+    def __init__(
+        self, likelihood, bases, basis, rows, generator, solver, *, n_dense, passes, limits=None
+    ):
+        self._likelihood, self._solver, self._limits = likelihood, solver, limits
         self.bound = quadratic_bound(likelihood.likelihood, likelihood.n_latents)
         self.bases, self.basis, self.rows, self._generator = bases, basis, rows, generator
-        n_dense = options.n_dense
         self._covariance = (
             NystroemSum(basis) if n_dense is None else ChevronSum(bases, min(n_dense, bases.size))
         )
-        self._n_sampled = min(options.n_sampled, bases.n_units)
+        self._batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
+        self._n_steps = passes * math.ceil(rows.n_rows / self._batch_size)
+        self._is_adagrad = solver.step == "adagrad"
+        self._n_sampled = min(solver.n_sampled_basis, bases.n_units)
         # Steps of Adam between renewals of the control variates. A renewal then costs no more than
         # the minibatches between.
         self._renewal_interval = (
@@ -94,7 +105,7 @@ class StochasticSteps(Stage):
             last_averaged=zeros(M, dtype=torch.int64),
             generator_state=self._generator.get_state(),
         )
-        if self._options.adagrad:
+        if self._is_adagrad:
             state.squared_gradients = torch.zeros_like(coef)
         self._covariance.init(state)
         return state
@@ -112,7 +123,7 @@ class StochasticSteps(Stage):
         before, total = (state.n_seen if more else 0.0), self.rows.total_weight
         # The covariance's sums stand for all rows. Those of rows before are means over their share
         # of so many minibatches.
-        n_summed = before / total * math.ceil(self.rows.n_rows / self._options.batch_size)
+        n_summed = before / total * math.ceil(self.rows.n_rows / self._batch_size)
         self._covariance.rescale(state, (total + before) / (state.n_seen or 1.0), n_summed)
         state.n_seen, state.n_summed = total + before, n_summed
         state.first_step = state.n_steps
@@ -130,7 +141,7 @@ class StochasticSteps(Stage):
         """Take one pass of minibatches; the objective is the mean of the ELBO's estimates."""
         self._generator.set_state(state.generator_state.cpu())
         self._prepare(state)
-        batches = self.rows.minibatches(self._options.batch_size, self._generator)
+        batches = self.rows.minibatches(self._batch_size, self._generator)
         value = sum(self.update(state, index) for index in batches)
         (value,) = self.rows.sum(value)
         state.generator_state = self._generator.get_state()
@@ -219,7 +230,7 @@ class StochasticSteps(Stage):
         sums = [each.sums(state.coef) for each in draws]
         errors = [state.at_support - at_support.double() for _, at_support in sums]
         estimates = [f.double() for f, _ in sums]
-        if self._options.control_variate == "interpolating":
+        if self._solver.control_variate == "interpolating":
             weight = self._kriging(X, support)
             estimates = [f + weight @ error for f, error in zip(estimates, errors, strict=True)]
         return LatentEstimates(draws, estimates, errors)
@@ -240,7 +251,7 @@ class StochasticSteps(Stage):
         self._generator.set_state(state.generator_state.cpu())
         self._prepare(state)
         generator = self.rows.own_generator(self._generator)
-        for index in self.rows.chunks(self._options.batch_size):
+        for index in self.rows.chunks(self._batch_size):
             X, y, _ = self.rows.take(index)
             draws, f, _ = self._estimate_latents(state, X, generator)
             var = self._covariance.variances(state, X, draws[0], draws[0].values, f)
@@ -266,20 +277,24 @@ class StochasticSteps(Stage):
 
     def _learning_rate(self, state):
         """Return the given learning rate, or one for the largest eigenvalue at the support rows."""
-        options = self._options
-        if options.learning_rate is not None:
-            return options.learning_rate
-        if options.adagrad:
+        if self._solver.learning_rate is not None:
+            return self._solver.learning_rate
+        if self._is_adagrad:
             return _ADAGRAD_RATE
         products = self._support_products(state)
         largest = torch.linalg.eigvalsh(products)[..., -1] / products.shape[-1]
         scale = 1.0 if self.bases.independent else self.bases.size * largest
         # Small minibatches and draws add to the largest eigenvalue.
         sampling = products.diagonal(dim1=-2, dim2=-1).mean(-1)
-        sampling = sampling * (1 / options.batch_size + 1 / max(self._n_sampled, 1))
+        sampling = sampling * (1 / self._batch_size + 1 / max(self._n_sampled, 1))
         precision = state.n_seen * state.mean_precision
         curvature = scale * (1 + precision * (largest + sampling))
-        return _RATES[options.control_variate] / curvature.max().item()
+        return _RATES[self._solver.control_variate] / curvature.max().item()
+
+    def _decay(self, state):
+        """Return the rate of the next step, in units of the first's."""
+        share = (state.n_steps - state.first_step) / max(self._n_steps - 1, 1)
+        return self._solver.decay**share
 
     def _support_products(self, state):
         """Return inner products (p, p) or (c, p, p) of the functions' values at the support rows.
@@ -299,10 +314,10 @@ class StochasticSteps(Stage):
         if not torch.equal(theta, self.bases.theta):
             self._support_bases = self.bases.at(theta)
         K = self.bases.kernel(support, support, theta)
-        if self._options.control_variate == "interpolating":
+        if self._solver.control_variate == "interpolating":
             ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
             self._chol = cholesky(K + ridge, "kernel matrix of the support rows", jitter=0)
-        if self._options.control_variate and not self.bases.independent:
+        if self._solver.control_variate and not self.bases.independent:
             self._prior_chol = cholesky(K, "kernel matrix of the support rows")
 
     def _kriging(self, X, support):
@@ -350,10 +365,10 @@ class StochasticSteps(Stage):
         """Take a step of Adam with the mean gradient since the last one."""
         gradient = state.hyper_gradient / _ADAM_EVERY
         state.hyper_gradient = torch.zeros_like(state.hyper_gradient)
-        if state.n_steps <= self._options.n_steps // 10:
+        if state.n_steps <= self._n_steps // 10:
             return
         memory = state.n_adam_steps, state.adam_mean, state.adam_square
-        rate = LEARNING_RATE * self._options.decayed(state)
+        rate = LEARNING_RATE * self._decay(state)
         step, memory = adam_step(memory, gradient, rate)
         state.n_adam_steps, state.adam_mean, state.adam_square = memory
         point = torch.cat([state.theta, state.noise]) + step
@@ -373,7 +388,7 @@ class StochasticSteps(Stage):
 
         Site parameters (b, c) are times the multiplicity of each row.
         """
-        draws, options, coef = estimates.draws, self._options, state.coef
+        draws, coef = estimates.draws, state.coef
         c, k = self.bound.n_latents, self._covariance.n_dense
         gradients = self._coefficient_gradients(state, estimates, linear, precision)
         # Functions in both draws get the sum of both gradients.
@@ -384,9 +399,9 @@ class StochasticSteps(Stage):
         at, inverse, first = (to_device(part, coef.device) for part in (merged, inverse, first))
         gradient = coef.new_zeros(len(coef), len(at))
         gradient.index_add_(1, inverse, torch.cat(gradients, 1))
-        rate = torch.full_like(gradient, self._rate * options.decayed(state))
+        rate = torch.full_like(gradient, self._rate * self._decay(state))
         rate *= self._inverse_scale(state, at)
-        if options.adagrad:
+        if self._is_adagrad:
             state.squared_gradients[:, at] += gradient.square()
             rate /= (state.squared_gradients[:, at] + _TINY).sqrt()
         old = coef[:, at]
@@ -396,7 +411,7 @@ class StochasticSteps(Stage):
             rate *= coef.new_zeros(len(at)).index_add_(0, inverse, share)
             columns, rate = (part[c:].view(c, k, -1) for part in (new, rate))
             new[c:] = _with_barrier(columns, at, rate).flatten(0, 1)
-        if state.n_steps - state.first_step >= options.n_steps // 2:
+        if state.n_steps - state.first_step >= self._n_steps // 2:
             count = state.n_averaged
             state.coef_sum[:, at] += old[:c] * (count - state.last_averaged[at])
             state.last_averaged[at] = count
@@ -410,10 +425,10 @@ class StochasticSteps(Stage):
         """Return gradients (c + c k, u) in the coefficients of each draw's functions, two."""
         draws, f, errors = estimates
         coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
-        control_variate = self._options.control_variate
+        control_variate = self._solver.control_variate
         precision = with_columns(precision, k, 1)
         linear = torch.nn.functional.pad(linear, (0, c * k))
-        shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
+        shares = (1.0, 1.0) if self._solver.gradient == "symmetric" else (2.0, 0.0)
         of_rows = [
             (precision * f[1 - i] - share * linear).T @ this.values.double()
             for i, (this, share) in enumerate(zip(draws, shares, strict=True))
