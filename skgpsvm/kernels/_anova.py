@@ -7,7 +7,6 @@ from abc import abstractmethod
 import numpy as np
 import torch
 
-from .._isolation import isolated
 from .._torch_kernels import TorchKernel, register_torch_kernel
 from .._typing import ArrayLike
 from ._base import (
@@ -19,38 +18,6 @@ from ._base import (
 )
 from ._measures import measure_of
 from ._profiles import Matern, SquaredExponential
-
-
-class _OneFeature(NonstationaryKernel):
-    """Kernel of the column `feature` of X; scikit-learn's interface to its torch form."""
-
-    @abstractmethod
-    def _torch_form(self):
-        """Return the torch form, as if this were the whole kernel."""
-
-    def _tensors(self, *arrays):
-        """Return the torch form, theta, and the arrays as tensors."""
-        copies = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
-        return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, copies)
-
-    @isolated()
-    def _evaluate(self, X, Y, eval_gradient):
-        k, theta, X, Z = self._tensors(X, X if Y is None else Y)
-        if not (eval_gradient and len(theta)):
-            K = k(X, Z, theta).numpy()
-            return (K, np.empty((*K.shape, 0))) if eval_gradient else K
-        with torch.enable_grad():
-            K = k(X, Z, theta.requires_grad_())
-            # The gradient of a weighted sum of entries is linear in the weights.
-            weights = torch.zeros_like(K, requires_grad=True)
-            (weighted,) = torch.autograd.grad(K, theta, weights, create_graph=True)
-            (gradient,) = torch.autograd.grad(weighted.sum(), weights)
-        return K.detach().numpy(), gradient.numpy()[:, :, np.newaxis]
-
-    @isolated()
-    def diag(self, X: ArrayLike) -> np.ndarray:
-        k, theta, X = self._tensors(X)
-        return k.diag(X, theta).numpy()
 
 
 class _TorchOneFeature(TorchKernel):
@@ -108,15 +75,12 @@ class _TorchANOVA(_TorchOneFeature):
         return self.value("length_scale", theta, X) * self._profile.unit
 
 
-class _ANOVA(_OneFeature, LengthScaleKernel):
+class _ANOVA(LengthScaleKernel):
     """Kernel g(x, y) - h(x) h(y) / H of a profile g and a measure."""
 
     @abstractmethod
     def _profile(self):
         """Return the profile g."""
-
-    def _torch_form(self):
-        return _TorchANOVA(self, 0)
 
     def _formatted(self):
         """Return the parameters as text for the representation."""
@@ -278,7 +242,7 @@ register_torch_kernel(ANOVARBF)(_TorchANOVA)
 register_torch_kernel(ANOVAMatern)(_TorchANOVA)
 
 
-class ANOVACategorical(_OneFeature):
+class ANOVACategorical(NonstationaryKernel):
     r"""Kernel of a categorical feature, of effects whose weighted mean is zero.
 
     .. math::
@@ -324,9 +288,6 @@ class ANOVACategorical(_OneFeature):
     def __init__(self, weights: ArrayLike, feature: int = 0) -> None:
         self.weights = weights
         self.feature = feature
-
-    def _torch_form(self):
-        return _TorchANOVACategorical(self, 0)
 
     def __repr__(self):
         weights = format_values(self.weights)

@@ -1,11 +1,13 @@
 """Base classes of the covariance functions that scikit-learn lacks."""
 
-from abc import abstractmethod
 from typing import Literal, overload
 
 import numpy as np
+import torch
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
+from .._isolation import isolated
+from .._torch_kernels import torch_kernel
 from .._typing import ArrayLike
 
 Bounds = ArrayLike | Literal["fixed"]
@@ -19,7 +21,7 @@ def format_values(value):
 
 
 class NonstationaryKernel(Kernel):
-    """Kernel with the interface of scikit-learn's, which a subclass computes by `_evaluate`."""
+    """Kernel with the interface of scikit-learn's, which its torch form computes."""
 
     @overload
     def __call__(
@@ -39,9 +41,31 @@ class NonstationaryKernel(Kernel):
             raise ValueError("Gradient can only be evaluated when Y is None.")
         return self._evaluate(X, Y, eval_gradient)
 
-    @abstractmethod
+    def _tensors(self, *arrays):
+        """Return the torch form, theta, and the arrays as tensors."""
+        copies = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
+        return torch_kernel(self), torch.tensor(self.theta), *map(torch.from_numpy, copies)
+
+    @isolated()
     def _evaluate(self, X, Y, eval_gradient):
         """Return what a call does; Y is None, for X, where the gradient is wanted."""
+        k, theta, X, Z = self._tensors(X, X if Y is None else Y)
+        if not (eval_gradient and len(theta)):
+            K = k(X, Z, theta).numpy()
+            return (K, np.empty((*K.shape, 0))) if eval_gradient else K
+        with torch.enable_grad():
+            K = k(X, Z, theta.requires_grad_())
+            # The gradient of a weighted sum of entries is linear in the weights.
+            weights = torch.zeros_like(K, requires_grad=True)
+            (weighted,) = torch.autograd.grad(K, theta, weights, create_graph=True)
+            parts = (torch.autograd.grad(sum_, weights, retain_graph=True) for sum_ in weighted)
+            gradient = torch.stack([part for (part,) in parts], 2)
+        return K.detach().numpy(), gradient.numpy()
+
+    @isolated()
+    def diag(self, X: ArrayLike) -> np.ndarray:
+        k, theta, X = self._tensors(X)
+        return k.diag(X, theta).numpy()
 
     def is_stationary(self) -> bool:
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import DotProduct
 
@@ -60,31 +59,6 @@ class Linear(LengthScaleKernel):
         self.length_scale = length_scale
         self.length_scale_bounds = length_scale_bounds
         self.offset = offset
-
-    def _features(self, X):
-        """Return X relative to the offset, in units of the length scale."""
-        X = np.atleast_2d(X)
-        length_scale, offset = (
-            np.squeeze(np.asarray(value, dtype=float)) for value in (self.length_scale, self.offset)
-        )
-        check_per_feature("length_scale of Linear", length_scale, X.shape[1])
-        check_per_feature("offset of Linear", offset, X.shape[1])
-        return (X - offset) / length_scale
-
-    def _evaluate(self, X, Y, eval_gradient):
-        F = self._features(X)
-        K = F @ (F if Y is None else self._features(Y)).T
-        if not eval_gradient:
-            return K
-        parameter = self.hyperparameter_length_scale
-        if parameter.fixed:
-            return K, np.empty((*K.shape, 0))
-        if parameter.n_elements == 1:
-            return K, -2 * K[:, :, np.newaxis]
-        return K, -2 * F[:, np.newaxis] * F
-
-    def diag(self, X: ArrayLike) -> np.ndarray:
-        return np.square(self._features(X)).sum(1)
 
     def __repr__(self):
         length_scale, offset = format_values(self.length_scale), format_values(self.offset)
