@@ -95,7 +95,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     derived = basis.masses | basis.steps
     used = sorted({j for term in terms.values() for j in term} - derived.keys())
     sentinels = {j: basis.features[j].sentinels for j in used}
-    axes = {j: _axis(estimator, j, X, n_points) for j in used}
+    axes = {j: _axis(estimator, j, j, X, n_points) for j in used}
     moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
     alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
@@ -114,7 +114,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
                 missing = singles[:, -1, alone.index(place)]
         else:
             j = estimator.terms_[place][0]
-            own = [_derived_axis(basis, term[0], j, names[j])]
+            own = [_axis(estimator, term[0], j, X, n_points)]
             rows = np.zeros((len(own[0].values), d))
             rows[:, j] = own[0].values
             curves = moments(rows, [place])[..., 0]
@@ -151,43 +151,6 @@ class _Axis:
     rug: np.ndarray | None = None
     near: float = 0.0
 
-    @classmethod
-    def of_levels(cls, name, levels):
-        return cls(name, np.arange(len(levels)), np.array(levels), categorical=True)
-
-    @classmethod
-    def of_mass(cls, name, value):
-        labels = np.array(["other", f"{value:.6g}"])
-        return cls(name, np.array([np.nan, value]), labels, categorical=True)
-
-    @classmethod
-    def of_steps(cls, name, feature, edges):
-        """Return the grid of the ends of all bins of a feature, which has steps at these edges."""
-        edges = feature.inverse(torch.tensor(edges, dtype=torch.float64)).numpy()
-        ends = feature.inverse(torch.tensor([0.0, 1.0], dtype=torch.float64)).numpy()
-        gap = 1e-9 * (ends[1] - ends[0])
-        grid = np.r_[ends[0], np.stack([edges - gap, edges + gap], 1).ravel(), ends[1]]
-        return cls(name, grid, grid)
-
-    @classmethod
-    def of_rows(cls, name, column, sentinels, n_points):
-        known = column[~(np.isnan(column) | np.isin(column, sentinels))]
-        if not (len(known) and known.min() < known.max()):
-            raise ValueError(
-                f"X has no two different numbers in {name!r}, so its effect has no range to be "
-                "drawn over. Pass more rows, such as those of the fit, or leave the feature out."
-            )
-        grid = np.linspace(known.min(), known.max(), n_points)
-        # Numbers such as counts have gaps between them, which are not empty of rows.
-        gap = np.median(np.diff(np.unique(known)))
-        near = max(_NEAR * (grid[-1] - grid[0]), gap / 2)
-        return cls(name, grid, grid, rug=known[:: ceil(len(known) / _RUG_ROWS)], near=near)
-
-    @classmethod
-    def of_fit(cls, name, feature, n_points):
-        grid = feature.inverse(torch.linspace(0, 1, n_points, dtype=torch.float64)).numpy()
-        return cls(name, grid, grid)
-
     @property
     def reach(self):
         """Number of points at each side of a point to which a row at this point is near."""
@@ -210,22 +173,43 @@ class _Axis:
         return replace(self, values=half, labels=half)
 
 
-def _axis(estimator, j, X, n_points):
-    """Return the grid of column j, over the range of rows X, or of the fit."""
-    name, levels = feature_names(estimator)[j], level_names(estimator)
-    feature = estimator._latents[0].basis.features[j]
+def _axis(estimator, i, j, X, n_points):
+    """Return the grid of feature i of the basis, which is column j, or is derived from it.
+
+    Numbers are over the range of rows X, or of the fit.
+    """
+    basis, levels = estimator._latents[0].basis, level_names(estimator)
+    name, feature = feature_names(estimator)[j], basis.features[j]
+
+    def numbers(units):
+        return feature.inverse(torch.as_tensor(units, dtype=torch.float64)).numpy()
+
+    if i in basis.masses:
+        value = basis.masses[i][1]
+        labels = np.array(["other", f"{value:.6g}"])
+        return _Axis(name, np.array([np.nan, value]), labels, categorical=True)
+    if i in basis.steps:  # both ends of all bins
+        edges, (low, high) = numbers(basis.features[i].edges), numbers([0.0, 1.0])
+        gap = 1e-9 * (high - low)
+        grid = np.r_[low, np.stack([edges - gap, edges + gap], 1).ravel(), high]
+        return _Axis(name, grid, grid)
     if j in levels:
-        return _Axis.of_levels(name, levels[j])
+        return _Axis(name, np.arange(len(levels[j])), np.array(levels[j]), categorical=True)
     if X is None:
-        return _Axis.of_fit(name, feature, n_points)
-    return _Axis.of_rows(name, column(X, j), feature.sentinels, n_points)
-
-
-def _derived_axis(basis, i, j, name):
-    """Return the grid of feature i of a basis: the steps, or the point mass, of column j."""
-    if i in basis.steps:
-        return _Axis.of_steps(name, basis.features[j], basis.features[i].edges)
-    return _Axis.of_mass(name, basis.masses[i][1])
+        grid = numbers(torch.linspace(0, 1, n_points, dtype=torch.float64))
+        return _Axis(name, grid, grid)
+    known = column(X, j)
+    known = known[~(np.isnan(known) | np.isin(known, feature.sentinels))]
+    if not (len(known) and known.min() < known.max()):
+        raise ValueError(
+            f"X has no two different numbers in {name!r}, so its effect has no range to be "
+            "drawn over. Pass more rows, such as those of the fit, or leave the feature out."
+        )
+    grid = np.linspace(known.min(), known.max(), n_points)
+    # Numbers such as counts have gaps between them, which are not empty of rows.
+    gap = np.median(np.diff(np.unique(known)))
+    near = max(_NEAR * (grid[-1] - grid[0]), gap / 2)
+    return _Axis(name, grid, grid, rug=known[:: ceil(len(known) / _RUG_ROWS)], near=near)
 
 
 def feature_names(estimator):

@@ -10,7 +10,7 @@ import torch
 from .._bases import Dictionary
 from .._fitting import Stage, State
 from .._linalg import cholesky, triangular_product, upper_inverse
-from .._memory import HELD_VALUE_BYTES, LARGE_BLOCK, block_rows
+from .._memory import LARGE_BLOCK, block_rows
 from .._optim import maximize_density
 from ..likelihoods import Logistic
 from ._bounds import ExpectedQuadratic, quadratic_bound
@@ -46,6 +46,9 @@ class BiasedDictionary(Dictionary):
             if part.stop == self.n_units:
                 part, values = slice(part.start, self.size), _with_ones(values)
             yield part, values
+
+    def chunk_size(self, device):  # sums of outer products take longer over fewer rows
+        return block_rows(self.size, LARGE_BLOCK, 64)
 
 
 def _with_ones(values):
@@ -174,7 +177,7 @@ class RelevanceSweeps(Stage):
         self._mean_field, self._threshold = mean_field, threshold
         self._min_change = tol * rows.total_weight
         self._noise_bounds = noise_bounds
-        self._kept = (None, None), {}
+        self._dictionary = None
 
     def init(self, theta, noise, bases):
         """Return a state with functions at ``bases`` (M - 1, d) and all prior precisions 1."""
@@ -219,9 +222,10 @@ class RelevanceSweeps(Stage):
     def moments(self, state, rows):
         """Return latent means and variances (b, c), targets and weights of other rows."""
         parts = []
-        for index in rows.chunks(self._chunk_rows(state)):
+        bases = self._bases(state)
+        for index in bases.chunks(rows):
             X, y, weights = rows.take(index)
-            values = self._bases(state).values(X).double()
+            values = bases.values(X)
             y = y.double() if y.is_floating_point() else y
             moments = values @ state.coef.T, self._variances(state, values)
             parts.append((*moments, y, weights.double()))
@@ -327,11 +331,8 @@ class RelevanceSweeps(Stage):
         if is_new:
             products = unit.new_zeros(1 if bound.fixed_precision else c, M, M)
         linear, deviation, loss = unit.new_zeros(c, M), unit.new_zeros(c), unit.new_zeros(())
-        for index in self._rows.chunks(self._chunk_rows(state)):
-            X, y, weights = self._rows.take(index)
-            values, weights = self._values(state, index, X), weights.double()[:, None]
+        for _, _, y, weights, values, mean in self._bases(state).passes(self._rows, state.coef):
             y = y.double() if y.is_floating_point() else y
-            mean = values @ state.coef.T
             square = mean.square()
             if not bound.fixed_precision:
                 square = square + self._variances(state, values)
@@ -354,19 +355,6 @@ class RelevanceSweeps(Stage):
             loss = loss + 0.5 * state.gamma.sum()
         state.linear, state.deviation, state.loss = linear, deviation, loss
 
-    def _values(self, state, index, X):
-        """Return the functions' values (b, M) at some rows, float64; few of them are kept."""
-        (theta, bases), kept = self._kept
-        if theta is not state.theta or bases is not state.bases:
-            kept = {}
-            self._kept = (state.theta, state.bases), kept
-        if index.start in kept:
-            return kept[index.start]
-        values = self._bases(state).values(X).double()
-        if 8 * len(self._rows) * values.shape[1] <= HELD_VALUE_BYTES:
-            kept[index.start] = values
-        return values
-
     def _variances(self, state, values):
         """Return latent variances (b, c), or ones if there is no posterior yet."""
         if state.diag is None:
@@ -376,11 +364,13 @@ class RelevanceSweeps(Stage):
         return torch.stack([(values @ C).square().sum(1) for C in state.columns], 1)
 
     def _bases(self, state):
-        return BiasedDictionary(self._kernel, state.theta, state.bases, state.precisions)
-
-    def _chunk_rows(self, state):
-        """Return the number of rows whose values are in memory at once."""
-        return block_rows(state.precisions.shape[1], LARGE_BLOCK, 64)
+        """Return the functions, with the values that the last pass kept if they are the same."""
+        known = self._dictionary
+        if not (known and known.theta is state.theta and known.points is state.bases):
+            parts = state.theta, state.bases, state.precisions
+            self._dictionary = BiasedDictionary(self._kernel, *parts)
+        self._dictionary.precisions = state.precisions
+        return self._dictionary
 
     def _quadratic(self, state):
         """Return the quadratic that replaces the log likelihood."""
