@@ -61,9 +61,10 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
 
 
 def learn_regressor(sparse, **options):
-    """Return the model of a regressor without a posterior, learned on fewer rows.
+    """Learn a regressor as a sparse GP on fewer rows.
 
-    With Gaussian noise the collapsed ELBO and then the exact evidence are maximized.
+    With Gaussian noise the collapsed ELBO and then the exact evidence are maximized. The results
+    are those of `learn_classifier`: a model without a posterior, and no predictions.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
     gaussian = sparse.noise.likelihood == "gaussian"
@@ -71,9 +72,9 @@ def learn_regressor(sparse, **options):
     if not gaussian:
         start = search.start_of_other_noise() if search.is_needed else search.start
         some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
-        return _learned_by_steps(some, start, **options)
+        return _learned_by_steps(some, start, **options), None
     model = search.learn_on_few(EVIDENCE_ROWS[0]) if search.is_needed else search.start
-    return refine_on_evidence(sparse, model)
+    return refine_on_evidence(sparse, model), None
 
 
 def without_posterior(model):

@@ -177,6 +177,13 @@ class WeightedDataset:
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
         return evenly_spaced(self.n_rows, max_rows)
 
+    def drawn(self, max_rows, random_state):
+        """Return a sorted index (k,) of at most ``max_rows`` random ones of all ranks' rows."""
+        index = np.arange(self.n_rows)
+        if len(index) > max_rows:
+            index = np.sort(random_state.choice(index, max_rows, replace=False))
+        return torch.as_tensor(index, device=self.device)
+
     def own(self, index):
         """Return this rank's rows among those at an index (k,) into all ranks' rows."""
         index = index - self._offset
@@ -201,8 +208,8 @@ class WeightedDataset:
         return self.collect(self.take(self.own(index))[0])[0]
 
     def points(self, index):
-        """Return the `inputs` at an index, an array or tensor (k,), in float64."""
-        return self.inputs(torch.as_tensor(index, device=self.device)).double()
+        """Return the `inputs` at an index, in float64."""
+        return self.inputs(index).double()
 
     def gathered(self):
         """Return the rows of all ranks on every rank; equal rows are merged."""

@@ -72,7 +72,6 @@ NUMPY_MODULES = {
     "hybrid/_weights",  # files of arrays
     "adversarial",  # arguments and results are arrays
     "quadruply_stochastic/_gp_training",  # shared code of the estimators
-    "quadruply_stochastic/_step_runs",  # states, which fitted models store as arrays
     "quadruply_stochastic/_rvm_training",  # shared code of the estimators
     "quadruply_stochastic/_rvm_regressor",  # the estimator
 }

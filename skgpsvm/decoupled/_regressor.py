@@ -273,7 +273,7 @@ class DecoupledGPRegressor(GPRegressor):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, 1.0)
         sparse = regression_problem(self, problem, self.mean, rougher=ROUGHER)
-        model = learn_regressor(sparse, **self._solver().get_params())
+        model, _ = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients
         return solve(sparse, model, index, local=True)

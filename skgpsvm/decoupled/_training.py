@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-import torch
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._conjugate_gradients import parts_on_device
@@ -64,12 +63,8 @@ def decoupled_attributes(estimator, models, summaries, streamed):
 
 def with_rows_as_bases(model, n_bases, problem):
     """Return a model with bases at rows drawn at random, and the indices of these rows."""
-    rows, index = problem.rows, np.arange(problem.rows.n_rows)
-    if rows.n_rows > n_bases:
-        index = np.sort(problem.random_state.choice(index, n_bases, replace=False))
-    index = torch.as_tensor(index, device=rows.device)
-    bases = rows.points(index).cpu().numpy()
-    return model.with_bases(bases), index
+    index = problem.rows.drawn(n_bases, problem.random_state)
+    return model.with_bases(problem.rows.points(index).cpu().numpy()), index
 
 
 def update_decoupled(estimator, problem, variance):

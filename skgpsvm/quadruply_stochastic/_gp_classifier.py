@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
@@ -28,7 +27,6 @@ from ._gp_training import (
     USES,
     check_qs_parameters,
     fit_qs,
-    learning_options,
     qs_attributes,
     take_steps,
 )
@@ -224,7 +222,7 @@ class QSGPClassifier(GPClassifier):
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "linear")
         sparse = classification_problem(self, problem, mean)
-        return fit_qs(self, sparse, partial(learn_classifier, **learning_options(self)))
+        return fit_qs(self, sparse, learn_classifier)
 
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)

@@ -20,7 +20,6 @@ from ._gp_training import (
     USES,
     check_qs_parameters,
     fit_qs,
-    learning_options,
     qs_attributes,
     take_steps,
 )
@@ -252,13 +251,7 @@ class QSGPRegressor(GPRegressor):
         few = not by_steps(self) and problem.rows.n_rows < MIN_CALIBRATED
         sparse = regression_problem(self, problem, mean, rougher=_ROUGHER if few else ())
         calibrated = self.covariance == "nystroem" and is_calibrated(self, problem.rows)
-        options = learning_options(self)
-        return fit_qs(
-            self,
-            sparse,
-            lambda some: (learn_regressor(some, **options), None),
-            is_calibrated=calibrated,
-        )
+        return fit_qs(self, sparse, learn_regressor, is_calibrated=calibrated)
 
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)

@@ -29,7 +29,6 @@ from ._step_runs import (
     STEPS,
     by_steps,
     run_steps,
-    support_rows,
 )
 from ._step_state import StochasticState
 from ._stochastic import StochasticSteps
@@ -102,11 +101,6 @@ def check_qs_parameters(estimator):
         )
 
 
-def learning_options(estimator):
-    """Return the options of the sparse GP that learns the hyperparameters, a dict."""
-    return {} if by_steps(estimator) else estimator._solver().get_params()
-
-
 def qs_attributes(estimator, models, summaries):
     """Return the fitted attributes of a quadruply stochastic GP, a dict."""
     return {**elbo_attributes(estimator, models, summaries[0].elbo), "basis_": models[0].bases}
@@ -115,9 +109,8 @@ def qs_attributes(estimator, models, summaries):
 def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     """Fit a quadruply stochastic GP.
 
-    ``learn`` takes a `SparseProblem` and returns the learned model without a posterior, and
-    predictions of rows without them, or None. If ``is_calibrated``, noise and variances are fitted
-    to held-out rows.
+    ``learn`` is `learn_classifier` or `learn_regressor`. If ``is_calibrated``, noise and variances
+    are fitted to held-out rows.
     """
     problem, rows, others = sparse.problem, sparse.rows, None
     in_steps = by_steps(estimator)
@@ -129,17 +122,17 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     if not _HAS_POINTS.holds(estimator):
         # The points are not used. To choose them would draw random numbers, on which the basis
         # functions would then depend.
-        first = rows.inputs(torch.zeros(1, dtype=torch.int64, device=rows.device))
-        sparse = replace(sparse, inducing_points=first.double().cpu().numpy())
-    learned, left_out = learn(sparse)
+        first = rows.points(torch.zeros(1, dtype=torch.int64, device=rows.device))
+        sparse = replace(sparse, inducing_points=first.cpu().numpy())
+    options = {} if in_steps else estimator._solver().get_params()
+    learned, left_out = learn(sparse, **options)
     model, index = _with_functions(estimator, learned, rows, problem.random_state)
     if in_steps:
-        n_support = estimator._solver().n_support
-        support = support_rows(rows, n_support, problem.random_state)
+        index = rows.drawn(estimator._solver().n_support, problem.random_state)
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
-        first = StepsStart(model, support, rows, others, left_out)
+        first = StepsStart(model, rows.points(index), rows, others, left_out)
         return take_steps(estimator, problem, first)
-    if is_calibrated and estimator.covariance == "nystroem":
+    if is_calibrated:
         return calibrated_fit(sparse, model, index)
     finish = partial(with_elbo, left_out=left_out)
     if estimator.covariance != "nystroem":
@@ -152,13 +145,12 @@ def _with_functions(estimator, model, rows, random_state):
     seed = int(random_state.randint(_N_SEEDS))
     index = random_state.permutation(rows.n_rows)
     if estimator.basis == "inducing":
-        index = np.sort(index[: estimator.n_basis])
-        bases = rows.points(index).cpu().numpy()
-    else:
-        n_pairs = -(-estimator.n_basis // 2)
-        index = index[: min(n_pairs, _MAX_LANDMARKS)].copy()  # the other rows' are not kept
-        nystroem = not by_steps(estimator) and estimator.covariance == "nystroem"
-        bases = FourierFeatures(n_pairs, seed, estimator.basis == "orthogonal", nystroem)
+        index = torch.as_tensor(np.sort(index[: estimator.n_basis]), device=rows.device)
+        return model.with_bases(rows.points(index).cpu().numpy()), index
+    n_pairs = -(-estimator.n_basis // 2)
+    index = index[: min(n_pairs, _MAX_LANDMARKS)].copy()  # the other rows' are not kept
+    nystroem = not by_steps(estimator) and estimator.covariance == "nystroem"
+    bases = FourierFeatures(n_pairs, seed, estimator.basis == "orthogonal", nystroem)
     return model.with_bases(bases), torch.as_tensor(index, device=rows.device)
 
 

@@ -25,7 +25,6 @@ from ._step_runs import (
     STEP_USES,
     by_steps,
     run_steps,
-    support_rows,
 )
 
 _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
@@ -134,7 +133,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         functions = _functions(rows, estimator.n_basis, random_state).cpu().numpy()
         precisions = np.ones((estimator._make_likelihood().n_latents, len(functions) + 1))
         model = replace(start, bases=functions, precisions=precisions)
-        support = support_rows(rows, estimator._solver().n_support, random_state)
+        support = rows.points(rows.drawn(estimator._solver().n_support, random_state))
         return take_rvm_steps(estimator, problem, model, support, noise_bounds=noise_bounds)
     sweeps, state = fits.initialize(start, rows)
     held_out, left_out = None, None
@@ -319,10 +318,7 @@ def _initial_model(estimator, problem, noise):
 
 def _functions(rows, n_basis, random_state):
     """Return at most ``n_basis`` distinct rows as points of the functions, float64 (M, d)."""
-    index = np.arange(rows.n_rows)
-    if rows.n_rows > n_basis:
-        index = np.sort(random_state.choice(rows.n_rows, n_basis, replace=False))
-    return torch.unique(rows.points(index), dim=0)
+    return torch.unique(rows.points(rows.drawn(n_basis, random_state)), dim=0)
 
 
 def _not_worse(fits, n_errors):

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from .._parameters import OtherThan, where
 from .._predictive import Summary
 from .._problem import Fitted
@@ -21,12 +19,6 @@ STEP_USES = {
 def by_steps(estimator):
     """Return whether an estimator is fitted by stochastic steps."""
     return isinstance(estimator._solver(), QuadruplyStochastic)
-
-
-def support_rows(rows, n_support, random_state):
-    """Return support rows for the control variates, drawn at random, (p, d)."""
-    index = np.sort(random_state.permutation(rows.n_rows)[:n_support])
-    return rows.points(index)
 
 
 def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
