@@ -276,11 +276,8 @@ class Dictionary(KernelBases):
     def prior_product(self, coef):
         return coef * self.precisions
 
-    def prior_share(self, coef, part, n_parts):
-        return self.prior_product(coef) / n_parts
-
-    def rkhs_norm_sq(self, coef):
-        return (coef * self.prior_product(coef)).sum(1)
+    # Those of `KernelBases` have the kernel matrix.
+    prior_share, rkhs_norm_sq = MeanBases.prior_share, MeanBases.rkhs_norm_sq
 
     def prior_trace(self, diag, columns):
         return (self.precisions * (diag.square() + columns.square().sum(2))).sum()

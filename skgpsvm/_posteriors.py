@@ -1,6 +1,7 @@
 """Gaussian posteriors over latent functions: sparse, decoupled and weight-space."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 import torch
 
@@ -249,11 +250,7 @@ class InducingPosterior(Posterior):
         A = self.basis.features(X)
         values, vectors = torch.linalg.eigh(self.basis.residual_cov(X))
         scale = vectors * values.clamp_min(0).sqrt()
-
-        def normal(*shape):
-            draws = torch.randn(*shape, dtype=A.dtype, generator=generator)
-            return draws.to(A.device)
-
+        normal = partial(_normal, generator, A.device)
         weights = self.mean[..., None] + self.root @ normal(*self.mean.shape, n_samples)
         residual = scale @ normal(len(self.mean), len(A), n_samples)
         return (A @ weights + residual).permute(2, 1, 0)
@@ -381,12 +378,7 @@ class WeightPosterior(Posterior):
         return 0.5 * (self.bases.rkhs_norm_sq(self.coef).sum() + trace - c * M - log_det)
 
     def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
-        c, M = self.coef.shape
-
-        def normal(*shape):
-            draws = torch.randn(*shape, dtype=torch.float64, generator=generator)
-            return draws.to(self.coef.device)
-
+        (c, M), normal = self.coef.shape, partial(_normal, generator, self.coef.device)
         weights = self.coef[:, None] + normal(c, n_samples, M) * self._alone[:, None]
         weights = weights + normal(c, n_samples, self.columns.shape[2]) @ self.columns.mT
         draws = self.bases.mean(X.double(), weights.flatten(0, 1))
@@ -407,6 +399,10 @@ class WeightPosterior(Posterior):
         total += dense @ dense.mT
         factor, more = self._augmentation(X.double(), total.diagonal(dim1=1, dim2=2).T)
         return factor.T[:, :, None] * total * factor.T[:, None, :] + torch.diag_embed(more.T)
+
+
+def _normal(generator, device, *shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(device)
 
 
 def shrinkage(var, prior, power):

@@ -15,6 +15,7 @@ from skgpsvm import DecoupledGPRegressor, _local_variances
 from skgpsvm.solvers import StochasticGradient
 
 MATERN = 1.5 * Matern([0.7, 1.0, 2.0], nu=1.5)
+N_NEIGHBORS = 32  # of a place, whose rows its variance is given
 # A mean function: a constant and a linear term of the kernel.
 WITH_MEAN = ConstantKernel(3.0, "fixed") + MATERN + 2.0 * DotProduct(1.0)
 
@@ -23,21 +24,15 @@ def variances(model, X):
     return model.latent_mean_and_variance(X)[1]
 
 
-@pytest.fixture
-def all_neighbors(monkeypatch):
-    monkeypatch.setattr(_local_variances, "_NEIGHBORS", 10**6)
-
-
 # All rows as neighbors
 
 
 @pytest.mark.parametrize("kernel", [MATERN, WITH_MEAN], ids=["zero mean", "linear mean"])
-@pytest.mark.usefixtures("all_neighbors")
 def test_all_rows_as_neighbors_give_the_variance_of_the_exact_process(kernel):
-    X, y = waves(100)
+    X, y = waves(N_NEIGHBORS)
     X_new = 2 * waves(40, seed=1)[0]
-    weights = np.random.default_rng(2).integers(1, 4, 100)
-    known = np.random.default_rng(3).uniform(0, 0.2, 100)
+    weights = np.random.default_rng(2).integers(1, 4, N_NEIGHBORS)
+    known = np.random.default_rng(3).uniform(0, 0.2, N_NEIGHBORS)
     model = given(kernel, X[:10], noise_variance=0.05)
     model.fit(X, y, sample_weight=weights, noise_variance=known)
     noise = np.diag((0.05 + known) / weights)
@@ -46,11 +41,10 @@ def test_all_rows_as_neighbors_give_the_variance_of_the_exact_process(kernel):
     assert_allclose(variances(model, X_new), kernel.diag(X_new) - reduction, rtol=1e-8)
 
 
-@pytest.mark.usefixtures("all_neighbors")
 def test_outputs_have_variances_of_their_own():
-    X, y = waves(60)
+    X, y = waves(N_NEIGHBORS)
     X_new = waves(20, seed=1)[0]
-    known = np.random.default_rng(3).uniform(0, 0.2, (60, 2))
+    known = np.random.default_rng(3).uniform(0, 0.2, (N_NEIGHBORS, 2))
     both = given(MATERN, X[:10], noise_variance=0.05)
     both.fit(X, np.c_[y, -2 * y], noise_variance=known)
     for j in range(2):
@@ -58,29 +52,27 @@ def test_outputs_have_variances_of_their_own():
         assert_allclose(variances(both, X_new)[:, j], variances(alone, X_new), rtol=1e-9)
 
 
-def test_rows_at_the_same_place_are_one_neighbor(monkeypatch):
-    monkeypatch.setattr(_local_variances, "_NEIGHBORS", 30)
-    X, _ = waves(30)
-    many, y = np.repeat(X, 4, axis=0), waves(120)[1]
+def test_rows_at_the_same_place_are_one_neighbor():
+    X, _ = waves(N_NEIGHBORS)
+    many, y = np.repeat(X, 4, axis=0), waves(4 * N_NEIGHBORS)[1]
     X_new = waves(20, seed=1)[0]
     model = given(MATERN, X[:10], noise_variance=0.2).fit(many, y)
-    cov = exact_gp_regression(MATERN, X, y[:30], X_new, 0.2 / 4)[1]
+    cov = exact_gp_regression(MATERN, X, y[:N_NEIGHBORS], X_new, 0.2 / 4)[1]
     assert_allclose(variances(model, X_new), np.diag(cov), rtol=1e-8)
 
 
-@pytest.mark.usefixtures("all_neighbors")
 def test_sites_of_other_noise_have_the_variance_of_a_process_with_their_precisions():
-    X, y = waves(80)
+    X, y = waves(N_NEIGHBORS)
     X_new = waves(20, seed=1)[0]
     model = given(MATERN, X[:10], likelihood="student_t", noise_variance=0.05, tol=1e-3).fit(X, y)
     (fitted,) = model._latents
     precisions = fitted.row_precisions[0]
     assert (precisions >= 0).all()
     used, scale = precisions > 0, np.sqrt(precisions)
-    scaled = scale[:, None] * MATERN(fitted.bases) * scale + np.eye(80)
+    scaled = scale[:, None] * MATERN(fitted.bases) * scale + np.eye(N_NEIGHBORS)
     cross = scale[:, None] * MATERN(fitted.bases, X_new)
     expected = 1.5 - (cross * np.linalg.solve(scaled, cross)).sum(0)
-    assert used.sum() > 40
+    assert used.sum() > N_NEIGHBORS / 2
     assert_allclose(variances(model, X_new), expected, rtol=1e-8)
 
 
@@ -89,8 +81,7 @@ def test_sites_of_other_noise_have_the_variance_of_a_process_with_their_precisio
 
 @pytest.mark.parametrize("n_bases", [200, 60])
 @pytest.mark.parametrize("kernel", [MATERN, WITH_MEAN], ids=["zero mean", "linear mean"])
-def test_few_neighbors_are_those_of_a_partially_independent_process(kernel, n_bases, monkeypatch):
-    monkeypatch.setattr(_local_variances, "_NEIGHBORS", 7)
+def test_few_neighbors_are_those_of_a_partially_independent_process(kernel, n_bases):
     X, y = waves(200)
     X_new = 1.5 * waves(30, seed=1)[0]
     weights = np.random.default_rng(2).uniform(0.5, 2, 200)
@@ -98,7 +89,7 @@ def test_few_neighbors_are_those_of_a_partially_independent_process(kernel, n_ba
     model = given(kernel, X[:15], **settings).fit(X, y, sample_weight=weights)
     rows = {tuple(row): i for i, row in enumerate(X)}
     near = [rows[tuple(row)] for row in model.mean_bases_]
-    expected = local_variances(kernel, MATERN, X[:15], X, 0.05 / weights, near, 7, X_new)
+    expected = local_variances(kernel, MATERN, X[:15], X, 0.05 / weights, near, N_NEIGHBORS, X_new)
     # The error is the jitter of 1e-9 over the noise.
     assert_allclose(variances(model, X_new), expected, rtol=1e-6)
 
@@ -126,15 +117,16 @@ def test_variances_return_to_the_prior_far_away():
     assert (variances(model, 1.5 * X) <= 1.5 * (1 + 1e-9)).all()
 
 
-def test_streamed_rows_count_through_the_inducing_points(monkeypatch):
-    monkeypatch.setattr(_local_variances, "_NEIGHBORS", 7)
+def test_streamed_rows_count_through_the_inducing_points():
     X, y = waves(200)
     X_new = waves(30, seed=1)[0]
     stream = given(WITH_MEAN, X[:15], noise_variance=0.05)
     for part in np.split(np.arange(200), [80, 150]):
         stream.partial_fit(X[part], y[part])
     noise = np.full(200, 0.05)
-    expected = local_variances(WITH_MEAN, MATERN, X[:15], X, noise, np.arange(80), 7, X_new)
+    expected = local_variances(
+        WITH_MEAN, MATERN, X[:15], X, noise, np.arange(80), N_NEIGHBORS, X_new
+    )
     assert_allclose(variances(stream, X_new), expected, rtol=1e-6)
 
 

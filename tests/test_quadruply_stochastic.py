@@ -201,13 +201,13 @@ def test_draws_are_of_one_unit_a_stratum_with_the_inverse_of_its_share():
 # Steps
 
 
-def steps_of(bases, control=None, **options):
+def steps_of(bases, control=None, *, n_dense=None, **options):
     basis = WhitenedBasis(KERNEL, THETA, Z)
     likelihood = gaussian_sites(NOISE)
     rows, generator = rows_of(X.numpy(), Y.numpy()), torch.Generator().manual_seed(0)
     options = {"control_variate": control, "n_sampled_basis": 2, "batch_size": 2} | options
     parts = likelihood, bases, basis, rows, generator, QuadruplyStochastic(**options)
-    return StochasticSteps(*parts, n_dense=None, passes=50)
+    return StochasticSteps(*parts, n_dense=n_dense, passes=50)
 
 
 def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
