@@ -1,6 +1,7 @@
 """Rows that are not in memory: read in blocks, checked, and indexed as an array of shape (n, d)."""
 
 import math
+from functools import lru_cache
 
 import joblib
 import numpy as np
@@ -83,9 +84,9 @@ class Rows:
             row_bytes = max(self.shape[1] * self.dtype.itemsize, 1)
             self._ends = _block_ends(source, max(_BLOCK_BYTES // row_bytes, 1))
             self._starts = np.concatenate([[0], self._ends[:-1]])
-            self._most = max(int((self._ends - self._starts).max()), 1)
-            self._n_held = max(_HELD_BYTES // (self._most * row_bytes), 2)
-            self.forget()
+            most = max(int((self._ends - self._starts).max()), 1)
+            self._n_held = max(_HELD_BYTES // (most * row_bytes), 2)
+            self._block = lru_cache(self._n_held)(self._read)
 
     def __len__(self):
         return self.shape[0]
@@ -97,35 +98,24 @@ class Rows:
         if self._is_indexed:
             return self._checked(np.asarray(self.source[index]), numbers)
         numbers = np.asarray(numbers, dtype=int)
-        block = np.searchsorted(self._ends, numbers, side="right")
-        rows, blocks = np.empty((len(numbers), self.shape[1]), self.dtype), np.unique(block)
-        for first in range(0, len(blocks), self._n_held):
-            some = blocks[first : first + self._n_held]
-            self._read(some)
-            at = slice(None) if len(some) == len(blocks) else np.isin(block, some)
-            own = block[at]
-            rows[at] = self._held[self._place[own], numbers[at] - self._starts[own]]
+        rows, order = np.empty((len(numbers), self.shape[1]), self.dtype), np.argsort(numbers)
+        blocks, first = np.unique(
+            np.searchsorted(self._ends, numbers[order], side="right"), return_index=True
+        )
+        for i, at in zip(blocks.tolist(), np.split(order, first[1:]), strict=False):
+            rows[at] = self._block(i)[numbers[at] - self._starts[i]]
         return rows
 
-    def _read(self, blocks):
-        """Read blocks that are not in memory, in place of those that were used least recently."""
-        self._clock += 1
-        place = self._place[blocks]
-        self._used[place[place >= 0]] = self._clock
-        for i in blocks[place < 0]:
-            numbers = range(self._starts[i], self._ends[i])
-            rows = self._checked(np.asarray(self.source[numbers.start : numbers.stop]), numbers)
-            oldest = self._used.argmin()
-            self._place[self._place == oldest] = -1
-            self._held[oldest, : len(rows)] = rows
-            self._place[i], self._used[oldest] = oldest, self._clock
+    def _read(self, i):
+        """Return the checked rows of a block."""
+        numbers = range(self._starts[i], self._ends[i])
+        rows = np.asarray(self.source[numbers.start : numbers.stop])
+        return np.array(self._checked(rows, numbers), self.dtype)
 
     def forget(self):
         """Forget the blocks in memory; they are read and checked anew."""
         if not self._is_indexed:
-            self._held = np.empty((self._n_held, self._most, self.shape[1]), self.dtype)
-            self._clock, self._used = 0, np.zeros(self._n_held, int)
-            self._place = np.full(len(self._ends), -1)
+            self._block.cache_clear()
 
     def _checked(self, rows, numbers):
         """Return flat rows; an error tells the number of the first row that causes it."""
