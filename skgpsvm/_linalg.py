@@ -10,7 +10,8 @@ HARMLESS_NOISE = 1e-6
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
     "(standardize the features), a length scale much longer than the distances between rows, "
-    "or a kernel that is not positive definite, as ExpSineSquared of several features."
+    "or a kernel that is not positive definite, as ExpSineSquared of several features; give it one "
+    "by skgpsvm.kernels.Columns."
 )
 _COARSE = "Products in float32 are too coarse for these data: use dtype='float64'."
 _BLOCK = 128  # columns of a block of a triangular matrix

@@ -17,7 +17,8 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._collapsed import Hyperparameters
-from skgpsvm._hyperparameters.periods import most_likely_periods
+from skgpsvm._hyperparameters.periods import columns_of_periods, most_likely_periods
+from skgpsvm.kernels import Columns
 
 
 def wave(period, n=150, seed=0):
@@ -132,6 +133,64 @@ def test_period_that_is_nearly_right_is_learned_with_the_rest():
     model = SVGPClassifier(kernel, random_state=0).fit(X, y > 0)
     fixed = 1.0 * ExpSineSquared(periodicity=1.0, periodicity_bounds="fixed")
     assert model.elbo_ > SVGPClassifier(fixed, random_state=0).fit(X, y > 0).elbo_ - 1
+
+
+def of_column(kernel, j):
+    return 1.0 * Columns(kernel, [j])
+
+
+@pytest.mark.parametrize("start", [1 / 20, 20])
+@pytest.mark.parametrize("n", [32, 150])
+@pytest.mark.parametrize("d", [2, 3])
+def test_periods_of_several_features_are_found(d, n, start):
+    rng = np.random.default_rng(n)
+    periods = np.array([1.0, 0.37, 2.1])[:d]
+    units = np.array([1.0, 100.0, 0.01])[:d]
+    X = rng.uniform(0, 5, (n, d))
+    y = np.sin(2 * np.pi * X / periods).sum(1) + 0.3 * rng.normal(size=n)
+    X, periods = units * X, units * periods
+    first, *rest = (of_column(ExpSineSquared(1.0, start * periods[j]), j) for j in range(d))
+    kernel = sum(rest, first)
+    wide = {n: (1e-9, 1e9) for n in kernel.get_params() if n.endswith("periodicity_bounds")}
+    model = SVGPRegressor(kernel.set_params(**wide), random_state=0).fit(X, y)
+    found = {n: v for n, v in model.kernel_.get_params().items() if n.endswith("periodicity")}
+    assert sorted(found.values()) == pytest.approx(sorted(periods), rel=0.07)
+    other = SVGPClassifier(of_column(ExpSineSquared(1.0, start), 0) * RBF(10.0), random_state=0)
+    other.fit(X, np.sin(2 * np.pi * X[:, 0]) > 0)
+    assert period_of(other) == pytest.approx(1.0, rel=0.07)
+
+
+def test_period_beside_other_features_is_found():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (100, 3))
+    y = (
+        np.sin(2 * np.pi * X[:, 0])
+        + np.cos(1.2 * X[:, 1] * X[:, 2] / 5)
+        + 0.3 * rng.normal(size=100)
+    )
+    for start in (1 / 20, 20):
+        kernel = of_column(ExpSineSquared(1.0, start), 0) + 1.0 * Columns(RBF([1.0, 1.0]), [1, 2])
+        model = SVGPRegressor(kernel, random_state=0).fit(X, y)
+        assert period_of(model) == pytest.approx(1.0, rel=0.02)
+        assert model.score(X, y) > 0.85
+
+
+def test_columns_of_periods_are_those_of_nested_kernels():
+    inner = Columns(ExpSineSquared() * RBF(), [1, 0]) + ExpSineSquared()
+    kernel = 1.0 * Columns(inner, [3, 4]) + ExpSineSquared(periodicity_bounds="fixed")
+    found = columns_of_periods(kernel + ExpSineSquared())
+    # The thetas are those of a constant, a length scale and a period, two length scales and a
+    # period, two length scales and a period.
+    assert found == {2: [4, 3], 5: [3, 4], 8: slice(None)}
+
+
+@pytest.mark.parametrize("columns", [[], [0, 0], [3], [-1], [0.5], [[0]], "a", [True]])
+def test_wrong_columns_are_refused(columns):
+    X, y = np.zeros((5, 3)), np.arange(5.0)
+    with pytest.raises(ValueError, match="of Columns must be a list of different integers from 0"):
+        SVGPRegressor(Columns(RBF(), columns)).fit(X, y)
+    with pytest.raises(ValueError, match="of Columns must be a list of different integers from 0"):
+        Columns(RBF(), columns)(X)
 
 
 def test_periods_of_several_terms_are_found():

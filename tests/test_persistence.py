@@ -25,7 +25,14 @@ from skgpsvm import (
     SVGPRegressor,
     kernels,
 )
-from skgpsvm.kernels import ANOVARBF, ANOVACategorical, ANOVAMatern, Linear, MultiscaleRBF
+from skgpsvm.kernels import (
+    ANOVARBF,
+    ANOVACategorical,
+    ANOVAMatern,
+    Columns,
+    Linear,
+    MultiscaleRBF,
+)
 from skgpsvm.persistence import TRUSTED_TYPES
 from skgpsvm.solvers import NaturalGradient, QuadruplyStochastic
 
@@ -37,7 +44,7 @@ MODELS = every_estimator.ESTIMATORS | {
     "every kernel": SVGPRegressor(
         ((RBF() + Matern()) * RationalQuadratic() + DotProduct()) ** 2
         + (ExpSineSquared() + WhiteKernel() + Linear() + MultiscaleRBF())
-        + (ANOVARBF(3) + ANOVAMatern(3)),
+        + (ANOVARBF(3) + ANOVAMatern(3) + Columns(RBF(), [0, 2])),
         n_inducing=5,
         optimizer=None,
     ),

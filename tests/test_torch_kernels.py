@@ -35,7 +35,7 @@ from skgpsvm import (
     _torch_kernels,
 )
 from skgpsvm._torch_kernels import theta_bounds, torch_kernel
-from skgpsvm.kernels import Linear, MultiscaleRBF, TorchKernel, register_torch_kernel
+from skgpsvm.kernels import Columns, Linear, MultiscaleRBF, TorchKernel, register_torch_kernel
 from skgpsvm.kernels._composite import exact_and_rest
 
 D = 3
@@ -74,6 +74,8 @@ COMPOSITES = [
     (1.5 * Matern(1.1, nu=1.5)) ** 0.5 * Matern([1, 2, 3], nu=2.5) ** 2,
     (RBF(2.0) + 0.4) ** 2 + (RBF() * DotProduct(0.3) + 1.0) ** 1,
     2.0 * (RBF(ARD) + WhiteKernel(0.3)) ** 2 + WhiteKernel(0.1),
+    Columns(ExpSineSquared(1.1, 1.7), [1]) * Columns(2.0 * RBF([0.7, 1.3]), [2, 0]),
+    Columns(Columns(Linear(ARD[:2]), [1, 0]) * Matern(0.5, nu=1.5), (0, 2)) + DotProduct(0.3),
 ]
 MULTISCALE = [
     MultiscaleRBF(0.9, n_features=D),

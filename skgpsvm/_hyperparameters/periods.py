@@ -9,8 +9,8 @@ from .._data import winsorized
 from .._evidence import Evidence
 from .._linalg import LARGEST_JITTER
 from .._torch_kernels import theta_bounds, torch_kernel
+from ..kernels import Columns
 from ..likelihoods._regression import observations
-from .initialization import free_periods
 
 _ROWS = 128  # on which periods are compared
 _OVERSAMPLING = 4  # frequencies tried within the width of a peak
@@ -25,7 +25,7 @@ def with_most_likely_periods(kernel, rows, random_state):
     The evidence is that of a regression on the standardized targets, which are winsorized, or on
     the standardized indicators of the classes.
     """
-    if not free_periods(kernel).any():
+    if not columns_of_periods(kernel):
         return kernel
     some = rows.subset(_ROWS, random_state)
     targets, weights = some.targets, some.weights.double()
@@ -43,6 +43,21 @@ def with_most_likely_periods(kernel, rows, random_state):
     return kernel.clone_with_theta(theta.cpu().numpy())
 
 
+def columns_of_periods(kernel):
+    """Return the columns of X that each free period is of, by its place in theta, a dict."""
+    found, place, params = {}, 0, kernel.get_params()
+    for h in (h for h in kernel.hyperparameters if not h.fixed):
+        if h.name.endswith("periodicity"):
+            path, columns = h.name.split("__")[:-1], slice(None)
+            parts = [kernel, *(params["__".join(path[: i + 1])] for i in range(len(path)))]
+            for part in (part for part in parts if isinstance(part, Columns)):
+                own = list(part.columns)
+                columns = own if isinstance(columns, slice) else [columns[i] for i in own]
+            found[place] = columns
+        place += h.n_elements
+    return found
+
+
 def period_units(kernel, scale):
     r"""Return units of log theta, relative to theta, for `Free`; None without a free period.
 
@@ -50,10 +65,13 @@ def period_units(kernel, scale):
     that differ by D, the standard deviation of each feature (d,), by one radian. Steps that suit
     the other hyperparameters would miss the peak of the objective.
     """
-    periods = torch.as_tensor(free_periods(kernel), device=scale.device)
-    if not periods.any():
+    columns = columns_of_periods(kernel)
+    if not columns:
         return None
-    return 1 / (2 * math.pi * scale.norm() * periods)
+    units = scale.new_full((kernel.n_dims,), math.inf)
+    for j, own in columns.items():
+        units[j] = 1 / (2 * math.pi * scale[own].norm())
+    return units
 
 
 def most_likely_periods(kernel, rows, point):
@@ -62,17 +80,16 @@ def most_likely_periods(kernel, rows, point):
     The evidence of n rows, whose largest distance is D, has a peak of width 1 / D in the frequency
     for each period that explains them, and gradients lead to the nearest. So it is evaluated at the
     frequencies :math:`j / (4 D)` up to n / (2 D). The given period stays if none of them is better.
+    Distances are those in the columns of the periodic kernel.
     """
     # The largest jitter, which is little beside the noise: kernels that need more are refused.
     evidence = Evidence(torch_kernel(kernel), rows, LARGEST_JITTER)
     X, low_high = rows.take(slice(None))[0].double(), theta_bounds(kernel, rows.device)
-    widest = torch.cdist(X, X).max()
     theta, best = point.theta, evidence.value(*point)
-    if widest == 0:
-        return theta
     steps = torch.arange(1, _OVERSAMPLING * len(X) // 2 + 1, dtype=theta.dtype, device=theta.device)
-    log_periods = (_OVERSAMPLING * widest / steps).log()
-    for j in free_periods(kernel).nonzero()[0]:
+    for j, columns in columns_of_periods(kernel).items():
+        widest = torch.cdist(X[:, columns], X[:, columns]).max()
+        log_periods = (_OVERSAMPLING * widest / steps).log()  # below all bounds if rows are equal
         start, (low, high) = theta, low_high[j]
         for log_period in log_periods[(low <= log_periods) & (log_periods <= high)]:
             trial = start.clone()

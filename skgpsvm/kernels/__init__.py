@@ -2,6 +2,7 @@
 
 from .._torch_kernels import TorchKernel, register_torch_kernel
 from ._anova import ANOVARBF, ANOVACategorical, ANOVAMatern
+from ._columns import Columns
 from ._linear import Linear
 from ._multiscale import MultiscaleRBF
 
@@ -9,6 +10,7 @@ __all__ = [
     "ANOVARBF",
     "ANOVACategorical",
     "ANOVAMatern",
+    "Columns",
     "Linear",
     "MultiscaleRBF",
     "TorchKernel",
