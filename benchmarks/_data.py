@@ -3,12 +3,13 @@
 import os
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.impute import SimpleImputer
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -21,6 +22,13 @@ EVALUATION = {
         "sick solar_flare2 soybean spect spectrometer tae vehicle vowel wine"
     ).split(),
     "regression": ("autompg concrete energy keggdirected kin40k pol pumadyn32nm sml yacht").split(),
+}
+# Regression sets of scikit-learn that need no download, for development: X and y by name.
+_SKLEARN = {
+    "diabetes": partial(load_diabetes, return_X_y=True),
+    "friedman1": partial(make_friedman1, 500, noise=1.0, random_state=0),
+    "friedman2": partial(make_friedman2, 500, noise=125.0, random_state=0),
+    "friedman3": partial(make_friedman3, 500, noise=0.1, random_state=0),
 }
 
 
@@ -86,19 +94,29 @@ class Size:
 
 @cache
 def regression_sets():
-    """Return `Size` by name, smallest set first."""
-    found = {}
+    """Return `Size` by name, smallest set first; those of scikit-learn are among them."""
+    found = {name: Size(*load()[0].shape) for name, load in _SKLEARN.items()}
     for path in (folder() / "regression").glob("*.npz"):
         with np.load(path, allow_pickle=False) as archive:
             found[path.stem] = Size(*archive["X"].shape)
     return dict(sorted(found.items(), key=lambda item: (item[1].n, item[0])))
 
 
+def load_regression(name):
+    """Return ``X`` (n, d), ``y`` (n,), and a mask (n, 10) of the test rows of each split."""
+    if name in _SKLEARN:
+        X, y = _SKLEARN[name]()
+        tests = [test for _, test in KFold(10, shuffle=True, random_state=0).split(X)]
+        return X, y, np.stack([np.isin(np.arange(len(y)), test) for test in tests], 1)
+    with np.load(folder() / "regression" / f"{name}.npz", allow_pickle=False) as archive:
+        X, y = archive["X"].astype(np.float64), archive["y"].astype(np.float64)
+        return X, y, archive["test_mask"]
+
+
 def split_regression(name, column):
     """Return the `Split` by a set's own mask; training rows standardize rows and targets."""
-    with np.load(folder() / "regression" / f"{name}.npz", allow_pickle=False) as archive:
-        test = archive["test_mask"][:, column]
-        X, y = archive["X"].astype(np.float64), archive["y"].astype(np.float64)
+    X, y, mask = load_regression(name)
+    test = mask[:, column]
     X_train, X_test = prepared(X[~test], X[test])
     mean, std = y[~test].mean(), y[~test].std()
     return Split(X_train, (y[~test] - mean) / std, X_test, (y[test] - mean) / std, 0)
