@@ -316,6 +316,27 @@ def test_several_outputs_robust_noise_and_effects_elsewhere():
             assert (np.diff(part["effect"]) >= -1e-10).all()
 
 
+def test_noise_that_varies_is_not_constrained():
+    X, _, mean = steep(300)
+    noise = 0.1 * np.exp(2 * np.cos(6 * X[:, 0]))  # falls and rises
+    y = mean + noise * np.random.default_rng(3).normal(size=300)
+    options = {"likelihood": "heteroscedastic", "interactions": None, "random_state": 0}
+    model = AdditiveGPRegressor(monotonic_cst=CONSTRAINTS, **options).fit(X, y)
+    assert largest_violation(model, X, CONSTRAINTS) <= 1e-10
+    free = AdditiveGPRegressor(sparse=True, **options).fit(X, y)
+    found = np.log(model.predict_noise_variance(X))
+    assert np.corrcoef(found, 2 * np.log(noise))[0, 1] > 0.9
+    assert_allclose(found, np.log(free.predict_noise_variance(X)), atol=0.5)
+    new, _, new_mean = steep(2000, seed=1)
+    errors = [np.sqrt(np.mean((own.predict(new) - new_mean) ** 2)) for own in (model, free)]
+    assert errors[0] < 1.03 * errors[1]
+    model.set_params(monotonic_cst=None, convex_cst={0: 1}).fit(X, y)
+    grid = np.tile(X[:1], (60, 1))
+    grid[:, 0] = np.linspace(X[:, 0].min(), X[:, 0].max(), 60)
+    assert (np.diff(model.predict(grid), 2) >= -1e-10).all()
+    assert np.ptp(np.sign(np.diff(model.predict_noise_variance(grid)))) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -334,7 +355,6 @@ def test_several_outputs_robust_noise_and_effects_elsewhere():
         ({"convex_cst": {0: 1}, "terms": [(0, "cyclic")]}, "whose effect is cyclic"),
         ({"convex_cst": {0: 1}, "terms": [(0, "linear")]}, "whose effect is linear. Only smooth"),
         ({"convex_cst": {0: 1}, "sparse": False}, "convex_cst needs inducing points"),
-        ({"convex_cst": {0: 1}, "likelihood": "heteroscedastic"}, "convex_cst would constrain"),
     ],
 )
 def test_constraints_that_cannot_hold_are_refused(options, message):

@@ -78,6 +78,7 @@ class AdditiveAscent(Stage):
 
     has_points = True  # inducing points
     learns_scale = False  # of y, beside sites that depend on it
+    n_means = math.inf  # the first latents are means of y, others those of its noise
     # Steps of a round at most; and the share of what a round must gain below which none is taken.
     _scoring_steps, _share = ROUND, 0.3
 

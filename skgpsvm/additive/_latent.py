@@ -28,17 +28,20 @@ class AdditiveLatent(FittedModel):
         Constructor arguments of `AdditivePosterior` or `ExactPosterior`.
     form : tuple or None
         Covariance and rank of the posterior; None without inducing points.
+    is_mean : bool
+        Whether the effects are on the mean of y, and have to satisfy constraints; not on its noise.
     """
 
     basis: AdditiveBasis
     theta: dict
     arrays: dict
     form: tuple | None
+    is_mean: bool = True
     n_latents = 1
 
     def at(self, posterior):
         """Return a copy with the arrays of a posterior, whose effects satisfy their constraints."""
-        if self.basis.constrained:
+        if self.basis.constrained and self.is_mean:
             posterior = posterior.constrained()
         arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
         return replace(self, arrays=arrays)
@@ -59,9 +62,11 @@ def fitted_latents(ascent, state):
     # Moments under uniform measures need polynomials.
     tabled = {j: own for j, own in ascent.basis.tabled.items() if own is not None}
     basis, latents = replace(ascent.basis, tabled=tabled), []
-    for own, posterior in zip(ascent.latents(state), ascent.posteriors(state), strict=True):
+    pairs = zip(ascent.latents(state), ascent.posteriors(state), strict=True)
+    for j, (own, posterior) in enumerate(pairs):
         theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}
-        latents.append(AdditiveLatent(basis, theta, {}, posterior.form).at(posterior))
+        latent = AdditiveLatent(basis, theta, {}, posterior.form, j < ascent.n_means)
+        latents.append(latent.at(posterior))
     return latents
 
 

@@ -300,11 +300,6 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, *VARYING_NOISE, *FAMILIES))
-        if (constraint := self._constraint) and self.likelihood in VARYING_NOISE:
-            raise ValueError(
-                f"{constraint} would constrain the effects on the noise too; leave it out with "
-                f"likelihood={self.likelihood!r}, or set likelihood='gaussian'."
-            )
 
     @all_or_nothing
     def fit(
