@@ -282,7 +282,15 @@ def _active_moments(likelihood, A, residual, y, mean, root, design):
     active = likelihood.active_latents(y, latents)
     if design is None:
         design = PerLatentDesign(A, active, likelihood.n_latents)
-    unexplained = residual[:, None]
-    if residual.ndim == 2:  # of each group of latents
-        unexplained = residual.T.repeat_interleave(likelihood.n_latents // len(residual), 1)
+    unexplained = per_latent(residual, likelihood.n_latents)
     return design, active, (latents.gather(1, active), unexplained + design.variance(root))
+
+
+def per_latent(values, n_latents):
+    """Return values (b, 1) of all latents, or (b, c) if they are given for groups of latents.
+
+    They are given as (b,), or as (k, b) for k groups.
+    """
+    if values.ndim == 1:
+        return values[:, None]
+    return values.T.repeat_interleave(n_latents // len(values), 1)

@@ -267,12 +267,7 @@ def classification_summary(ascent, state):
 
 
 def regression_summary(ascent, state):
-    """Return the `Summary` of a state of coordinate ascent, with leave-one-out residuals.
-
-    Noise that varies has none: a row's own residual determines its noise.
-    """
-    if ascent.likelihood.latents_per_output > 1:
-        return Summary(ascent.elbo(state))
+    """Return the `Summary` of a state of coordinate ascent, with leave-one-out residuals."""
     mean, var, targets, weights = leave_one_out(ascent, state)
     parts = ascent.likelihood.likelihood, targets, mean, var, weights
     return Summary(ascent.elbo(state), LeftOut.of(*parts))

@@ -271,8 +271,27 @@ def test_intervals_hold_new_rows_everywhere():
         assert 0.84 < inside[part].mean() < 0.96
     # Half of the interval is between the mean and either end.
     assert_allclose((lower + upper) / 2, model.predict(X_new), atol=1e-9)
-    with pytest.raises(ValueError, match="use method='predictive'"):
-        model.predict_interval(X_new, method="conformal")
+    lower, upper = model.predict_interval(X_new, level=0.9, method="conformal")
+    inside = (lower < y_new) & (y_new < upper)
+    for part in (std < 0.25, (std >= 0.25) & (std < 0.45), std >= 0.45):
+        assert 0.84 < inside[part].mean() < 0.96
+
+
+@pytest.mark.parametrize("n_points", [60, 12])
+def test_left_out_residuals_are_close_to_those_of_refits(n_points):
+    X, y, _ = fan()
+    options = FIXED | {"inducing_points": X[:: 60 // n_points], "tol": 1e-6, "max_iter": 300}
+    model = regressor(KERNELS, noise_variance=0.1, **options).fit(X, y)
+    expected = []
+    for i in range(60):
+        others = np.arange(60) != i
+        refit = regressor(KERNELS, noise_variance=0.1, **options).fit(X[others], y[others])
+        mean, std = refit.predict(X[[i]], return_std=True)
+        expected.append(np.abs(y[i] - mean[0]) / std[0])
+    mean, std = model.predict(X, return_std=True)
+    within, left_out = np.abs(y - mean) / std, model._left_out.scores[:, 0]
+    assert_array_equal(X, np.sort(X, 0))  # the order of the residuals
+    assert np.mean(np.abs(left_out - expected)) < 0.15 * np.mean(np.abs(within - expected))
 
 
 def test_constant_noise_is_predicted_at_every_row():
@@ -291,6 +310,7 @@ def test_warm_start_and_stream():
     stream = regressor(n_inducing=15)
     for part in (slice(0, None, 2), slice(1, None, 2)):
         stream.partial_fit(X[part], y[part])
+    assert len(stream._left_out.scores) == 200
     noise = np.sqrt(stream.predict_noise_variance(X))
     assert np.median(np.abs(np.log(noise / std))) < 0.25
 

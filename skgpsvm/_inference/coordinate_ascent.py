@@ -12,11 +12,10 @@ from .._linalg import (
     mirror,
     natural_parameters,
     relative_change,
-    spreads,
     weight_moments,
 )
 from .._memory import HELD_BYTES
-from .._sites import batch_sites, dense_design
+from .._sites import batch_sites, dense_design, per_latent
 from .mean_steps import ascend_means, newton_step, preconditioner, times
 
 _MOVED = "precision", "linear", "mean", "root"
@@ -451,8 +450,9 @@ class CoordinateAscent:
     def prior_variance(self, A):
         """Return the prior variance of the projected latents at features A, (b, c)."""
         if self._prior_moments is None:
-            return A.square().sum(1, keepdim=True).expand(-1, self.likelihood.n_latents)
-        return spreads(A, self._prior_moments[1])
+            c = self.likelihood.n_latents
+            return per_latent(A.square().sum(-1), c).expand(-1, c)
+        return dense_design(A).variance(self._prior_moments[1])
 
     def _update(self, index, state, precision, linear, latents):
         """Add the sites of rows to the totals ``precision`` and ``linear``; return their loss."""

@@ -2,8 +2,8 @@
 
 import torch
 
-from .._linalg import mirror, spreads, weight_moments
-from .._sites import DenseDesign
+from .._linalg import mirror, weight_moments
+from .._sites import dense_design, per_latent
 
 MAX_LEFT_OUT = 3000  # rows
 
@@ -22,6 +22,9 @@ def leave_one_out(ascent, state, left_out=None):
 
     The variance removes the row's site. It is at most that of the prior, which matters where damped
     steps do not yet hold the whole site. A row of weight above one loses one copy.
+
+    Where an output has several latents, as noise that varies has, curvature between them is left
+    out.
 
     Cavity means of the sites themselves would be too optimistic: their precision is the curvature
     of a bound, which exceeds that of the loss. Off-diagonal curvature between latents is taken as
@@ -58,21 +61,20 @@ def _newton_root(ascent, state):
 
 def _left_out(ascent, index, state, newton_root):
     """Return left-out means and variances (b, c), targets and weights of some rows."""
-    sites, design, active = ascent.batch_sites(index, state)
+    sites, _, active = ascent.batch_sites(index, state)
     A, residual, y, weights = ascent.batch(index)
+    c = ascent.likelihood.n_latents
     one_copy = weights.clamp_max(1)[:, None]
 
     def dense(values):
-        return A.new_zeros(len(A), ascent.likelihood.n_latents).scatter(
-            1, active, one_copy * values
-        )
+        return A.new_zeros(len(y), c).scatter(1, active, one_copy * values)
 
-    all_active = design if ascent.likelihood.activates_all else DenseDesign(A)
+    all_active = dense_design(A)
     v = all_active.variance(state.root)
-    u = v if newton_root is state.root else spreads(A, newton_root)
+    u = v if newton_root is state.root else all_active.variance(newton_root)
     curvature = ascent.likelihood.coupling * dense(sites.curvature)
-    left_mean = A @ state.mean.to(A.dtype).T
+    left_mean = all_active.means(state.mean)
     left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
     prior, left = ascent.prior_variance(A), 1 - dense(sites.precision) * v
-    left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
+    left_var = per_latent(residual, c) + torch.where(left > 0, v / left, prior).minimum(prior)
     return left_mean.double(), left_var.double(), y, weights.double()
