@@ -20,7 +20,9 @@ from sklearn.preprocessing import StandardScaler
 from skgpsvm import (
     AdditiveGPRegressor,
     DecoupledGPRegressor,
+    HybridSVGPRegressor,
     QSGPRegressor,
+    QSRVMRegressor,
     SVGPRegressor,
     _collapsed,
 )
@@ -31,6 +33,8 @@ from skgpsvm.additive._exact_learning import ExactGaussianAscent
 
 KERNEL = 1.5 * RBF([1.0, 2.0, 3.0])
 GIVEN = {"optimizer": None, "normalize_y": False, "mean": "zero", "noise_variance": 0.05}
+GIVEN_RVM = {"optimizer": None, "normalize_y": False, "noise_variance": 0.05, "random_state": 0}
+KERNEL_OF_FEATURES = 1.0 * RBF(8.0)
 POINTS = {"learn_inducing": False, "inducing_points": waves(60)[0]}
 SOLVERS = {
     "exact": ({"solver": "exact"}, 1e-6),
@@ -430,6 +434,94 @@ def test_decoupled_stream_is_a_fit_of_all_rows():
     assert_allclose(stream.predict(X), Kx @ coef, atol=1e-4)
 
 
+# Relevance vectors
+
+
+def test_evidence_of_relevance_vectors_is_that_of_a_dense_oracle():
+    X, y, known = measured()
+    Y, both = np.c_[y, X[:, 2] - y], np.c_[known, known[::-1]]
+    model = QSRVMRegressor(RBF(1.0), **GIVEN_RVM, tol=1e-10).fit(X, Y, noise_variance=both)
+    functions = np.c_[RBF(1.0)(X, model.relevance_vectors_), np.ones(60)]
+    state = model._latents[0].state("cpu")
+    expected = 0.0
+    for j in range(2):
+        cov = functions / state["precisions"][j].numpy() @ functions.T
+        total = cov + np.diag(both[:, j] + 0.05)
+        expected += multivariate_normal(cov=total).logpdf(Y[:, j])
+        mean = cov @ np.linalg.solve(total, Y[:, j])
+        assert_allclose(model.predict(X)[:, j], mean, atol=1e-8)
+    assert model.elbo_ == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("covariance", ["full", "mean_field"])
+def test_equal_variances_are_a_part_of_the_noise_of_relevance_vectors(covariance):
+    X, y, _ = measured(80)
+    split = QSRVMRegressor(RBF(1.0), **GIVEN_RVM, covariance=covariance)
+    whole = clone(split).set_params(noise_variance=0.15)
+    split.fit(X, y, noise_variance=np.full(80, 0.1))
+    whole.fit(X, y)
+    assert_allclose(split.predict(X), whole.predict(X), atol=1e-8)
+    assert split.elbo_ == pytest.approx(whole.elbo_, abs=1e-8)
+    split.set_params(solver="quadruply_stochastic", covariance="auto")
+    with pytest.raises(ValueError, match=r"take no noise_variance .* solver='sweeps'"):
+        split.fit(X, y, noise_variance=np.full(80, 0.1))
+
+
+@pytest.mark.parametrize("covariance", ["full", "mean_field"])
+def test_sweeps_beside_known_noise_never_lower_the_bound(covariance):
+    X, y, known = measured(150)
+    known *= np.where(np.arange(150) % 3, 1, 30)
+    model = QSRVMRegressor(covariance=covariance, random_state=0).fit(X, y, noise_variance=known)
+    assert (np.diff(model.objective_curve_) >= 0).all()
+
+
+def test_noise_of_relevance_vectors_maximizes_the_evidence_beside_known_noise():
+    X, y, known = measured(150)
+    y = y + 0.4 * np.random.default_rng(1).normal(size=150)
+    kernel = RBF(1.0, "fixed")
+    model = QSRVMRegressor(kernel, normalize_y=False, random_state=0, tol=1e-10)
+    model.fit(X, y, noise_variance=known)
+    functions = np.c_[kernel(X, model.relevance_vectors_), np.ones(150)]
+    cov = functions / model._latents[0].precisions[0] @ functions.T
+    grid = np.linspace(0.001, 1.0, 1000)
+    density = [multivariate_normal(cov=cov + np.diag(known + v)).logpdf(y) for v in grid]
+    # Held-out rows may raise the noise of predictions, but not that of the bound.
+    assert model.elbo_ == pytest.approx(max(density), abs=1e-3)
+    assert model.noise_variance_ > grid[np.argmax(density)] - 0.001
+
+
+# Networks
+
+
+def test_equal_variances_are_a_part_of_the_noise_of_networks():
+    X, y, _ = measured(80)
+    y = (y - y.mean()) / y.std()
+    fixed = {"early_stopping": False, "max_iter": 3, "random_state": 0}
+    split, whole = (
+        HybridSVGPRegressor(kernel=KERNEL_OF_FEATURES + WhiteKernel(v, "fixed"), **fixed)
+        for v in (0.05, 0.15)
+    )
+    split.fit(X, y, noise_variance=np.full(80, 0.1))
+    whole.fit(X, y)
+    # Where known noise is equal, the solution of the head takes other steps to the same optimum.
+    assert_allclose(split.predict(X), whole.predict(X), atol=1e-6)
+
+
+def test_networks_are_trained_beside_known_noise():
+    X, _, known = measured(300)
+    known *= np.where(np.arange(300) % 3, 1, 30)
+    f = np.sin(2 * X[:, 0]) + X[:, 1]
+    y = f + np.sqrt(known) * np.random.default_rng(3).normal(size=300)
+    X_new = waves(500, seed=1)[0]
+    f_new = np.sin(2 * X_new[:, 0]) + X_new[:, 1]
+    told, alike = (
+        HybridSVGPRegressor(random_state=0).fit(X, y, noise_variance=variance)
+        for variance in (known, None)
+    )
+    assert told.score(X_new, f_new) > 1 - 0.7 * (1 - alike.score(X_new, f_new))
+    assert told.noise_variance_ < 0.5 < 1 < alike.noise_variance_
+
+
 # Sums of effects
 
 
@@ -513,11 +605,21 @@ def test_warm_start_takes_known_noise():
 # The interface
 
 
-@pytest.mark.parametrize("likelihood", ["student_t", "laplace"])
-def test_known_noise_is_gaussian(likelihood):
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPRegressor(likelihood="student_t"),
+        SVGPRegressor(likelihood="heteroscedastic"),
+        AdditiveGPRegressor(likelihood="heteroscedastic"),
+        HybridSVGPRegressor(likelihood="laplace"),
+        QSRVMRegressor(likelihood="laplace"),
+    ],
+    ids=str,
+)
+def test_known_noise_is_gaussian(model):
     X, y, known = measured()
     with pytest.raises(ValueError, match="noise_variance is that of Gaussian noise"):
-        SVGPRegressor(likelihood=likelihood).fit(X, y, noise_variance=known)
+        clone(model).fit(X, y, noise_variance=known)
 
 
 def test_invalid_variances_are_refused():

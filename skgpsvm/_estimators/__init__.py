@@ -5,7 +5,7 @@ from ._classifier import GPClassifier, at_most_left_out
 from ._evidence import EvidenceMixin, evidence_at
 from ._inputs import date_error, is_date, validated
 from ._pipeline import fit_models, stream, update_models
-from ._regressor import GPRegressor
+from ._regressor import GPRegressor, target_moments
 
 __all__ = [
     "FOLLOWED",
@@ -20,6 +20,7 @@ __all__ = [
     "fit_models",
     "is_date",
     "stream",
+    "target_moments",
     "unwrapped",
     "update_models",
     "validated",

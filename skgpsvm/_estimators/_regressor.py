@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted
 
 from .._data import merged_rows, weighted_median, winsorized
 from .._distributed import check_equal, gather, raise_on_all_ranks
@@ -74,7 +74,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         noise_variance : array-like of shape (n,) or (n, t), default=None
             Known variances of the noise of each row, such as squared measurement errors, in squared
             units of y. The learned variance, ``noise_variance_``, is added to them. Only with
-            Gaussian noise, and not with stochastic steps of `QSGPRegressor`.
+            Gaussian noise, and not with stochastic steps of `QSGPRegressor` and `QSRVMRegressor`.
 
         Returns
         -------
@@ -141,10 +141,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
         if self._has_noise():
-            takes_noise = has_fit_parameter(self, "noise_variance")
-            known = "Pass known variances of the noise as noise_variance, or divide"
-            divide = known if takes_noise else "Divide"
-            warn_of_weights(weights, f"{divide} inverse variances by their mean.")
+            known = "Pass known variances of the noise as noise_variance"
+            warn_of_weights(weights, f"{known}, or divide inverse variances by their mean.")
         if reset:
             self._y_ndim = np.ndim(y)
         t = np.prod(y.shape[1:], dtype=int)
@@ -163,9 +161,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             with np.errstate(over="ignore"):
-                mean, var = _moments(targets, weights)
+                mean, var = target_moments(targets, weights)
                 if self._is_heavy_tailed() and np.isfinite(var).all():
-                    mean, var = _moments(winsorized(targets, weights), weights)
+                    mean, var = target_moments(winsorized(targets, weights), weights)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
@@ -438,12 +436,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return np.moveaxis(self._outputs(self._distribution().draw(latents, rng)), 0, -1)
 
 
-def _moments(targets, weights):
-    """Return means and variances of the outputs, (t,) each, over the rows of all ranks."""
+def target_moments(targets, weights):
+    """Return means and variances of the outputs, (t,) each, over the rows of all ranks.
+
+    Targets are (n, t), or (n, t, 2) with known noise.
+    """
     if targets.ndim == 3:
         targets, known = np.moveaxis(targets, -1, 0)
         columns = zip(targets.T, _discounted(weights, known).T, strict=True)
-        parts = [_moments(column[:, None], own) for column, own in columns]
+        parts = [target_moments(column[:, None], own) for column, own in columns]
         mean, var = zip(*parts, strict=True)
         return np.concatenate(mean), np.concatenate(var)
 

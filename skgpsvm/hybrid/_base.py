@@ -35,12 +35,11 @@ class HybridMixin:
         X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
             Rows of any shape. A :ref:`source <sources>`, such as a Dataset or a memmap, is read in
             blocks.
-        y : array-like of shape (n,) or (n, t)
-            Labels of a classifier, (n,): strings, integers or booleans. Targets of a regressor,
-            several for (n, t). None uses those of a Dataset.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans. None uses those of a Dataset.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log likelihood of each row, or its loss: 0 removes the row. Weights count
-            rows: divide inverse variances by their mean.
+            rows.
 
         Returns
         -------

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPRegressor
+from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._noise import with_noise
 from .._parameters import ParameterRules
 from .._targets import LIKELIHOODS
-from .._typing import Device, Dtype, PathLike, RandomStateLike
+from .._typing import ArrayLike, Device, Dtype, MatrixLike, PathLike, RandomStateLike
 from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import RefittedNoiseLoss
@@ -91,7 +91,8 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
     Attributes
     ----------
     noise_variance_ : float or ndarray of shape (t,)
-        Noise variance in squared units of y, refitted to the held-out rows if there are any.
+        Noise variance in squared units of y, without the known variances that `fit` was given. It
+        is refitted to the held-out rows if there are any.
     kernel_ : Kernel
         Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
@@ -175,6 +176,47 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
+
+    @all_or_nothing
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Self:
+        """Train the network and its head.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
+            Rows of any shape. A :ref:`source <sources>`, such as a Dataset or a memmap, is read in
+            blocks.
+        y : array-like of shape (n,) or (n, t)
+            Targets, several for (n, t). None uses those of a Dataset.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log likelihood of each row: 0 removes the row. Weights count rows;
+            inverse variances of the noise are not weights but ``noise_variance``.
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of each row, such as squared measurement errors, in squared
+            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
+            Gaussian noise.
+
+        Returns
+        -------
+        self : HybridSVGPRegressor
+
+        Raises
+        ------
+        TypeError
+            If ``module`` returns no Module, or the kernel is unknown.
+        ValueError
+            If parameters, data, weights or the shape of the module's output are invalid.
+        DivergenceError
+            If the objective or the module's output is no longer finite. The estimator is then
+            unfitted or, with ``warm_start``, unchanged.
+        """
+        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _check_parameters(self):
         check_hybrid_parameters(self)

@@ -7,6 +7,7 @@ from torch.nn.functional import logsigmoid, one_hot, softmax
 
 from .._sites import LikelihoodSites
 from ..likelihoods import Gaussian, Laplace, Logistic, Softmax
+from ..likelihoods._regression import observations
 
 _MIN_SQUARE = 1e-6  # squared logit
 _SERIES = 1e-3  # logit below which tanh(x / 2) / 2x is computed by its series
@@ -61,9 +62,20 @@ class ExactGaussian(QuadraticBound):
         return torch.zeros_like(mean)
 
     def sites(self, y, auxiliary):
-        precision = 1 / self.likelihood.noise_var.to(y).expand_as(y)
+        y, known = observations(y)
+        noise = self.likelihood.noise_var.to(y)
+        precision = 1 / (noise.expand_as(y) if known is None else noise + known)
         log_norm = (precision / (2 * torch.pi)).log()
         return precision * y, precision, 0.5 * (log_norm - precision * y.square()).sum(1)
+
+
+class KnownNoise(ExactGaussian):
+    """Gaussian log likelihood of pairs of an observation and the known variance of its noise.
+
+    The learned noise is added, so that its changes are not a common factor of the precisions.
+    """
+
+    fixed_precision = False
 
 
 class LaplaceMixture(QuadraticBound):

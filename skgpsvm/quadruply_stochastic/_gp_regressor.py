@@ -23,7 +23,7 @@ from ._gp_training import (
     qs_attributes,
     take_steps,
 )
-from ._step_runs import by_steps
+from ._step_runs import by_steps, refuse_known_noise
 
 # The smoothness is chosen for few rows, whose variances are not calibrated. Random features of
 # rougher kernels are poor, and in many rows those of this one.
@@ -233,10 +233,7 @@ class QSGPRegressor(GPRegressor):
         self.random_state = random_state
 
     def _knows_noise(self, noise_variance):
-        if noise_variance is not None and by_steps(self):
-            raise ValueError(
-                "Stochastic steps take no noise_variance of rows: leave it out, or set solver='cg'."
-            )
+        refuse_known_noise(self, noise_variance, "cg")
         return super()._knows_noise(noise_variance)
 
     def _check_parameters(self):

@@ -13,7 +13,8 @@ from .._linalg import cholesky, triangular_product, upper_inverse
 from .._memory import LARGE_BLOCK, block_rows
 from .._optim import maximize_density
 from ..likelihoods import Logistic
-from ._bounds import ExpectedQuadratic, quadratic_bound
+from ..likelihoods._regression import observations
+from ._bounds import ExpectedQuadratic, KnownNoise, quadratic_bound
 
 PRECISIONS = (math.exp(-14.0), math.exp(28.0))  # bounds of the prior precisions of the weights
 _JITTER = 1e-14
@@ -117,7 +118,9 @@ class HeldOutFit(NamedTuple):
         if noise_bounds is None:
             likelihood = sites.at(noise).likelihood
             return cls(likelihood.log_marginal(y, mean, var), weights, noise, share)
-        center, sizes = weights @ y / weights.sum(), (len(noise), len(share))
+        targets, known = observations(y)
+        shares = weights[:, None] if known is None else weights[:, None] / (noise.exp() + known)
+        center, sizes = (shares * targets).sum(0) / shares.sum(0), (len(noise), len(share))
 
         def densities(values):
             noise, share = values.split(sizes)
@@ -176,7 +179,7 @@ class RelevanceSweeps(Stage):
         self._sites, self._kernel, self._rows = sites, kernel, rows
         self._mean_field, self._threshold = mean_field, threshold
         self._min_change = tol * rows.total_weight
-        self._noise_bounds = noise_bounds
+        self._noise_bounds, self._knows_noise = noise_bounds, rows.targets.ndim == 3
         self._dictionary = None
 
     def init(self, theta, noise, bases):
@@ -236,10 +239,12 @@ class RelevanceSweeps(Stage):
     def _sweep(self, state, precisions):
         """Set the precisions and the noise, prune, solve, and update the sums over rows."""
         state.precisions = precisions
-        if self._noise_bounds is not None:
+        if self._noise_bounds is not None and not self._knows_noise:
             state.noise = self._noise(state)
         self._prune(state)
         self._solve(state)
+        if self._noise_bounds is not None and self._knows_noise:
+            state.noise = self._noise_beside_known(state)
         self._accumulate_statistics(state)
         state.objective = self.value(state)
 
@@ -267,6 +272,20 @@ class RelevanceSweeps(Stage):
             total = total.mean(0, keepdim=True)
         noise = (total / self._rows.total_weight).clamp_min(_TINY).log()
         return noise.clamp(*self._noise_bounds.unbind(1))
+
+    def _noise_beside_known(self, state):
+        """Return the logarithms of the learned noise that maximizes the bound beside known noise.
+
+        It is not a factor of the sums over rows, which are therefore those of the last noise until
+        the weights are solved for.
+        """
+        mean, var, y, weights = self.moments(state, self._rows)
+
+        def expected(noise):
+            return self._sites.at(noise).likelihood.expected_log_prob(y, mean, var)
+
+        bounds = self._noise_bounds.expand(len(state.noise), 2)
+        return maximize_density(expected, weights, state.noise, bounds)[0]
 
     def _relevant(self, precisions):
         """Return whether each function is relevant to each latent, (c, M); the constant is."""
@@ -344,7 +363,7 @@ class RelevanceSweeps(Stage):
             if is_new:
                 for total, w in zip(products, (weights * precision * unit).T, strict=False):
                     total += (w[:, None] * values).T @ values
-            if self._noise_bounds is not None:
+            if self._noise_bounds is not None and not self._knows_noise:
                 absolute = auxiliary.clamp_min(0).sqrt()  # rounding may make it negative
                 each = (y - mean).square() if self._sites.conjugate else absolute
                 deviation += (weights * each).sum(0)
@@ -374,9 +393,10 @@ class RelevanceSweeps(Stage):
 
     def _quadratic(self, state):
         """Return the quadratic that replaces the log likelihood."""
-        likelihood = self._sites.at(state.noise).likelihood
-        make = quadratic_bound if self._is_bound() else ExpectedQuadratic
-        return make(likelihood, self._sites.n_latents)
+        parts = self._sites.at(state.noise).likelihood, self._sites.n_latents
+        if self._knows_noise:
+            return KnownNoise(*parts)
+        return quadratic_bound(*parts) if self._is_bound() else ExpectedQuadratic(*parts)
 
     def _is_bound(self):
         """Return whether a quadratic bound replaces the likelihood, so that it never falls.
@@ -391,7 +411,8 @@ class RelevanceSweeps(Stage):
     def _noise_unit(self, state):
         """Return the factor (c,) of the site precisions in the sums over rows."""
         noise, c = state.noise, self._sites.n_latents
-        return noise.exp().expand(c) if len(noise) else noise.new_ones(c)
+        is_factor = len(noise) and not self._knows_noise
+        return noise.exp().expand(c) if is_factor else noise.new_ones(c)
 
 
 def joint_precisions(coef, data):

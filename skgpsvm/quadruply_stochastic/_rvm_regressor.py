@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._estimators import GPRegressor, target_moments
 from .._optim import NOISE_BOUNDS
-from .._typing import ArrayLike, Device, Dtype, MatrixLike, RandomStateLike
+from .._typing import Device, Dtype, RandomStateLike
 from .._validation import differs
 from .._variational import check_noise
 from ..solvers import QuadruplyStochastic, Sweeps
@@ -22,6 +22,7 @@ from ._rvm_training import (
     rvm_attributes,
     take_rvm_steps,
 )
+from ._step_runs import refuse_known_noise
 
 _LIKELIHOODS = ("gaussian", "laplace")
 
@@ -105,8 +106,8 @@ class QSRVMRegressor(GPRegressor):
         Prior precisions of their weights; for several outputs, one row per output. It is exp(28)
         where an output does not use a function that another output does.
     noise_variance_ : float or ndarray of shape (t,)
-        Noise variance of predictions, in squared units of y, for each output. Its lower limit is a
-        millionth of the variance of y.
+        Noise variance of predictions, in squared units of y, for each output, without the known
+        variances that `fit` was given. Its lower limit is a millionth of the variance of y.
     elbo_ : float
         Lower bound on the log evidence of the normalized y, in nats, at the noise that maximizes
         it. With a full covariance and Gaussian noise it is the log evidence itself.
@@ -132,8 +133,8 @@ class QSRVMRegressor(GPRegressor):
 
     Several outputs share the functions, each with its own precisions. A function remains while it
     is relevant to any output. Each of the first sweeps costs O(M^3), and all together O(n M^2);
-    with Laplace noise each costs O(n M^2). In later sweeps M is the number of functions that an
-    output still uses.
+    with Laplace or known noise each costs O(n M^2). In later sweeps M is the number of functions
+    that an output still uses.
     Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A stochastic
     step costs the same for all n and M, and the memory of the steps is O(n + M). A prediction costs
     O(r^2) per row, or O(r) with independent weights.
@@ -198,41 +199,15 @@ class QSRVMRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
 
-    @all_or_nothing
-    def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,) or (n, t)
-            Several outputs share the functions.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
-            inverse variances by their mean, as weights count rows.
-
-        Returns
-        -------
-        self : QSRVMRegressor
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If stochastic steps end at an objective far below the prior's. The estimator is then
-            unfitted or, with ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
     def _check_parameters(self):
         check_rvm_parameters(self)
         self._check_choice("likelihood", _LIKELIHOODS)
         self._check_bool("normalize_y")
         check_noise(self)
+
+    def _knows_noise(self, noise_variance):
+        refuse_known_noise(self, noise_variance, "sweeps")
+        return super()._knows_noise(noise_variance)
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)
@@ -252,10 +227,8 @@ class QSRVMRegressor(GPRegressor):
 
     def _initial_noise(self, rows):
         """Return where the noise starts, and between which bounds it is learned, for `fit_rvm`."""
-        y, weights = rows.targets.double(), rows.weights.double() / rows.total_weight
-        (mean,) = rows.sum(weights @ y)
-        (var,) = rows.sum(weights @ (y - mean).square())
-        var, mean = var.cpu().numpy(), mean.cpu().numpy()
+        parts = (part.double().cpu().numpy() for part in (rows.targets, rows.weights))
+        mean, var = target_moments(*parts)
         log_var = torch.from_numpy(np.log(np.where(differs(var, mean), var, 1.0)))
         power = 1.0 if self.likelihood == "gaussian" else 0.5
         start, given = self._make_likelihood().parameters(), self._given_noise

@@ -21,6 +21,15 @@ def by_steps(estimator):
     return isinstance(estimator._solver(), QuadruplyStochastic)
 
 
+def refuse_known_noise(estimator, noise_variance, solver):
+    """Refuse known noise of rows with stochastic steps, in favor of another solver."""
+    if noise_variance is not None and by_steps(estimator):
+        raise ValueError(
+            "Stochastic steps take no noise_variance of rows: leave it out, or set "
+            f"solver={solver!r}."
+        )
+
+
 def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
     """Run passes of steps from a state; return the `Fitted`, with estimates of the ELBO as curve.
 
