@@ -36,6 +36,7 @@ NUMPY_MODULES = {
     "inspection/_tables",  # arrays of effects
     "_quadrature",  # tabulates nodes once
     "kernels/_base",  # scikit-learn kernels
+    "kernels/_columns",  # a scikit-learn kernel
     "kernels/_linear",  # a scikit-learn kernel
     "kernels/_multiscale",  # a scikit-learn kernel
     "kernels/_anova",  # scikit-learn kernels
