@@ -982,6 +982,16 @@ def test_scales_of_noise_do_not_vanish_beside_effects(n_outputs, parameters, str
     assert len(model.terms_) <= 4
 
 
+def test_classes_of_noise_gain_no_more_than_permuted_ones():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2100, 40))
+    y = rng.random(2100) < 0.5
+    # Twelve effects gain enough in themselves, with which the log loss is .83.
+    model = AdditiveGPClassifier(random_state=0).fit(X[:100], y[:100])
+    assert not model.terms_
+    assert -model.predict_log_proba(X[100:]).mean() < np.log(2) + 0.005
+
+
 def test_effects_of_noise_on_four_classes_need_more_than_on_two():
     # With the threshold of two classes, 16 effects stay in two of these draws, and log losses are
     # .2 nats above that of even probabilities.

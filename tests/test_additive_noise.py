@@ -231,8 +231,6 @@ def test_refusals(fit):
     with pytest.raises(AttributeError) as refused:
         AdditiveGPRegressor().explain_noise(X)
     assert "likelihood='heteroscedastic'" in str(refused.value.__cause__)
-    with pytest.raises(ValueError, match="constrain the effects on the noise"):
-        AdditiveGPRegressor(**quick, monotonic_cst=[1, 0, 0]).fit(X, y)
     with pytest.raises(ValueError, match="noise_variance is that of Gaussian noise"):
         AdditiveGPRegressor(**quick).fit(X, y, noise_variance=np.ones(600))
     with pytest.raises(ValueError, match="latent='noises' must be one of"):

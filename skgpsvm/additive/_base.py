@@ -194,6 +194,7 @@ class AdditiveGP(GPEstimator):
             ascent=ascent,
             state=ascent.init(self._first_parameters(rows)),
             make_ascent=partial(make, rows=learning),
+            make_permuted=lambda: partial(make, rows=learning.permuted(problem.random_state)),
             make_sparse=partial(ascents.sparse, rows=learning)
             if exact and ascents.may_have_points(sparse, learning, wide)
             else None,

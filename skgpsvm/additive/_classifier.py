@@ -125,7 +125,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     random_state : int, RandomState instance or None, default=None
-        Seeds the minibatches and the subsample of 10,000 rows of the score test of interactions.
+        Seeds the minibatches, the subsample of 10,000 rows of the score test of interactions, and
+        the permutation of targets that tells effects from noise where features are many.
 
     Attributes
     ----------

@@ -61,6 +61,8 @@ class TermSearch:
         The state of that stage.
     make_ascent : callable
         Takes an `AdditiveBasis` and returns an `AdditiveAscent` of its terms.
+    make_permuted : callable
+        Takes nothing. Returns a function like ``make_ascent`` of the rows with permuted targets.
     make_sparse : callable or None
         The same with inducing points, if an exact fit ends with these where they lose little.
     kernels : list of str
@@ -102,6 +104,7 @@ class TermSearch:
     ascent: AdditiveAscent
     state: AdditiveState
     make_ascent: Callable
+    make_permuted: Callable
     make_sparse: Callable | None
     kernels: list
     exact: bool
@@ -316,7 +319,8 @@ class TermSearch:
         scatters with the root of c. Where the scale of noise may vanish, the length of a
         description counts too, in proportion to features per row: the logarithm of the number of
         choices of so many features, besides clear ones, and half the logarithm of n rows for each
-        and each latent function.
+        and each latent function. Elsewhere, with many features per row, effects must gain more than
+        they do after a permutation of the targets.
         """
         d, k, c = self._n_columns, len(effects), self.n_independent
         length = 0.0
@@ -325,7 +329,21 @@ class TermSearch:
             choices = math.log(math.comb(d - n_clear, k))
             length = (choices + 0.5 * k * c * math.log(n)) * min(d / n, 1)
         needed = math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length
-        return self._joint_gain(effects) >= needed
+        gain = self._joint_gain(effects)
+        if gain < needed or self._noise_may_vanish:
+            return gain >= needed
+        wide = d > DEFAULTS.wide_share * self.ascent.rows.n_rows
+        return not wide or gain >= DEFAULTS.chance_ratio * self._gain_by_chance()
+
+    def _gain_by_chance(self):
+        """Return what effects add together to the ELBO after the targets are permuted, in nats."""
+        make = self.make_permuted()
+        ascent = make(replace(self.ascent.basis, terms=self.candidates))
+        state = ascent.init(self.state.noise)
+        chance = replace(self, ascent=ascent, state=state, make_ascent=make, curve=[])
+        chance.learn("effects by chance")
+        chance._drop_each()
+        return chance._joint_gain(list(filter(chance._is_optional_effect, ascent.basis.terms)))
 
     def _drop_each(self, required=None):
         """Drop terms that gain too little one by one; return them.
