@@ -176,8 +176,12 @@ class DenseDesign:
         for total, w in zip(totals, weights.to(self._A.dtype).T, strict=True):
             add_gram(total, self._A, w[:, None] * self._A)
 
+    def precise(self):
+        """Return the design of the same features in float64."""
+        return DenseDesign(self._A.double())
+
     def total(self, weights):
-        return weights.T @ self._A
+        return weights.to(self._A.dtype).T @ self._A
 
 
 class GroupedDesign:

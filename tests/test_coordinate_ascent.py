@@ -17,6 +17,7 @@ from problems import (
     codes,
     moments,
     ring,
+    rows_of,
     swept,
     t64,
     undamped,
@@ -30,19 +31,35 @@ from skgpsvm._data import WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._inference import mean_steps
+from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._inference.leave_one_out import leave_one_out
 from skgpsvm._linalg import gaussian_kl, upper_root, weight_moments
 from skgpsvm._optim import by_autograd, lbfgs
-from skgpsvm._posteriors import InducingPosterior
+from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites, batch_loss
+from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
-from skgpsvm.likelihoods import Laplace, RobustMax, Softmax, StudentT
+from skgpsvm.likelihoods import Gaussian, Laplace, RobustMax, Softmax, StudentT
 
 
 def weights_prior(ascent):
     """Return natural parameters of a prior other than N(0, I)."""
     precision, linear = ascent.prior
     return 1.5 * precision, linear + torch.linspace(-1, 1, linear.numel()).view_as(linear)
+
+
+def test_products_of_gaussian_noise_are_in_double_precision():
+    rng, kernel, var = np.random.default_rng(0), 3.0 * RBF(2.0), 1e-6
+    X = rng.uniform(0, 4, size=(400, 2)).astype(np.float32)
+    sites = LikelihoodSites(Gaussian(np.array([var])), 1)
+    basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), t64(X[:60]))
+    ascent = CoordinateAscent(sites, basis, rows_of(X, np.zeros((400, 1)), dtype=torch.float32))
+    A = ascent.batch(slice(0, 400))[0].double()
+    expected = torch.eye(60).double() + A.T @ A / var
+    # In single precision they err by some 1e-6 of this scale, more than the prior's precision of 1.
+    scale = expected.diagonal().mean()
+    found = swept(ascent, 1).precision[0]
+    assert_all_close([found / scale], [expected / scale], atol=1e-12, rtol=1e-12)
 
 
 # Coordinate ascent: problem T1 of the specification, section 8.1

@@ -288,8 +288,6 @@ def test_mean_function_needs_no_inducing_points():
     assert model.score(X, y) > 0.99
 
 
-# Whether the jitter of the last step grows, which is told, depends on how a processor rounds sums.
-@pytest.mark.filterwarnings("ignore:The precision of the weights is close to singular")
 def test_single_precision_bears_rows_without_noise():
     X, _ = waves(400)
     y = np.sin(X[:, 0]) * X[:, 1]

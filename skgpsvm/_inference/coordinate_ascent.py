@@ -458,6 +458,8 @@ class CoordinateAscent:
         """Add the sites of rows to the totals ``precision`` and ``linear``; return their loss."""
         sites, design, _ = self.batch_sites(index, state)
         weights, part = self.batch(index)[3], design.part(latents)
+        # Gaussian noise may be so small that the rounding of float32 exceeds the prior's precision.
+        part = part.precise() if self.likelihood.conjugate else part
         part.add_gram(precision[latents], weights[:, None] * sites.precision[:, latents])
         linear[latents] += part.total(weights[:, None] * sites.linear[:, latents])
         return (weights * sites.loss).sum().double()
