@@ -341,7 +341,8 @@ class TermSearch:
         ascent = make(replace(self.ascent.basis, terms=self.candidates))
         state = ascent.init(self.state.noise)
         chance = replace(self, ascent=ascent, state=state, make_ascent=make, curve=[])
-        chance.learn("effects by chance")
+        chance.attributes = lambda _: self.attributes(self)  # callbacks see the model of the rows
+        chance._run("effects by chance", ascent, self.max_iter, must_converge=False)
         chance._drop_each()
         return chance._joint_gain(list(filter(chance._is_optional_effect, ascent.basis.terms)))
 

@@ -78,8 +78,8 @@ class SiteAscent(AdditiveAscent):
         super().__init__(*args)
         self._sites, self._batch_size, self._generator = sites, batch_size, generator
         self.learns_scale = "noise" in self.learned and len(sites.parameters()) > 0
-        # Noise that varies has a constant of its own.
         self.n_means = sites.groups[0].stop
+        # Noise that varies has a constant of its own.
         self._moves_noise = self.learns_scale and sites.latents_per_output == 1
         self.learned = tuple(name for name in self.learned if name != "noise")
 
