@@ -24,7 +24,7 @@ import skgpsvm
 ROOT = Path(__file__).parents[1]
 README = pytest.param(ROOT / "README.rst", marks=pytest.mark.slow, id="README")
 GUIDE = sorted((ROOT / "doc" / "user_guide").glob("*.rst"))
-PAGES = [*ROOT.glob("*.rst"), *GUIDE, *sorted((ROOT / "doc" / "development").glob("*.rst"))]
+PAGES = [*ROOT.glob("*.rst"), *GUIDE, *sorted((ROOT / "doc" / "development").rglob("*.rst"))]
 SMALL = """
 import numpy as np
 from sklearn.datasets import load_digits, load_wine, make_friedman1

@@ -12,7 +12,7 @@ from .initialization import FIRST_ROWS, LENGTH_FACTORS, shrink_length_scales, wi
 _COMPARED_ROWS = 500  # on which starts are compared where every row is an inducing point
 _FIRST_ROUNDS = 2  # on `FIRST_ROWS`
 # Fewer rows choose among a few kernels. Their evidence hardly determines a length scale of each
-# feature: see "Classes of fewer than 20 rows choose" in ``doc/development/decisions.rst``.
+# feature: see ``doc/development/decisions/learning.rst``.
 _LEARNING_ROWS = 20
 
 
