@@ -42,7 +42,7 @@ class Defaults:
     # Iterations between site updates, beyond which the preconditioner is made anew. If it never is,
     # two of nine log losses are .002 and .005 larger; if it always is, fits take 1.2 times as long.
     inner_iterations: int = 4
-    # Iterations whose gain estimates what was left to gain before them ("Two stopping rules" in
+    # Iterations whose gain estimates what was left to gain before them ("two stopping rules" in
     # ``doc/development/decisions/decoupled.rst``)
     delay: int = 10
     # Entries of a Gram matrix product that take as long as one entry of a pass: a ratio of times
