@@ -46,30 +46,30 @@ class Checkpoint:
     Set it with ``set_callbacks`` on an estimator of the package. If the estimator is inside a
     pipeline or a search, set it on the estimator, not on the pipeline or search.
 
-    A fit of the same estimator, parameters and data that finds its own file in ``directory``
-    continues from it. It ends with the same model as a fit that was never interrupted. Any other
-    fit ignores the file. The file's name is a digest of class, parameters, data and weights, so
-    one directory serves a whole grid search. The file is replaced atomically, and removed when the
-    fit has succeeded.
+    A fit saves its state to a file in ``directory``. If it is killed, a fit of the same estimator,
+    parameters and data continues from the file, and ends with the same model as a fit that was
+    never interrupted. Other fits ignore the file: its name is a digest of class, parameters, data
+    and weights, so one directory serves a whole grid search. The file is replaced atomically, and
+    removed when the fit has succeeded.
 
     Parameters
     ----------
     directory : str or path-like
         Directory of the files. It is created if it does not exist.
     every : int, default=1
-        Number of iterations between saves. Each save writes the whole state through to the disk:
-        use a larger number if iterations are quick or the disk is slow.
+        Number of iterations between saves. Each save writes the whole state to the disk: use a
+        larger number if iterations are quick or the disk is slow.
 
     Notes
     -----
-    A file contains a checksum, the version of the package and the layout of its states. A file
-    that cannot be used (damaged, empty, of another version, not a checkpoint) is renamed to end in
-    ``.bad``, and the fit starts anew. A UserWarning names the file and the reason. If the directory
-    or the disk cannot be written to, the fit goes on without being saved, with one UserWarning.
+    A file that cannot be used (damaged, empty, of another version, not a checkpoint) is renamed to
+    end in ``.bad``, and the fit starts anew. A UserWarning names the file and the reason. If the
+    directory or the disk cannot be written to, the fit goes on without being saved, with one
+    UserWarning.
 
-    If identical fits run at once, in threads or processes, the first one is saved. The others warn
-    and are not saved. The lock is made by ``flock``. Windows and some network file systems have no
-    such lock: there, the file has the state of whichever fit saved last.
+    If identical fits run at once, in threads or processes, only the first one is saved; the others
+    warn. Windows and some network file systems lack the lock, ``flock``, that this needs: there,
+    the file has the state of whichever fit saved last.
 
     The parameters must be picklable. Functions and classes among them are identified by name, so a
     `lambda` is refused.

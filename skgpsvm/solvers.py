@@ -1,8 +1,8 @@
 """Solvers: the ways to fit a model, each with the options that only it has.
 
-The parameter ``solver`` of an estimator takes one of these objects, or a string for one with its
-defaults. Options are parameters of the estimator in the sense of scikit-learn: with
-``solver=NaturalGradient()`` a grid search varies ``solver__batch_size``.
+The parameter ``solver`` of an estimator takes one of these objects, or a string, which stands for
+an object with default options. A grid search can vary options: with ``solver=NaturalGradient()``,
+the batch size is its parameter ``solver__batch_size``.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class _Batches(Solver):
 
 
 class Collapsed(Solver):
-    """L-BFGS-B on the collapsed ELBO: that of the best posterior, given the hyperparameters.
+    """L-BFGS-B on the collapsed ELBO, that of the optimal posterior given the hyperparameters.
 
-    It is for `SVGPRegressor` with Gaussian noise, where this posterior has a closed form, and for
-    `SVGPClassifier`, where natural gradients find it in each evaluation. It has no options; rounds
-    are counted by ``max_iter`` of the estimator.
+    It is for `SVGPRegressor` with Gaussian noise, where the optimal posterior has a closed form,
+    and for `SVGPClassifier`, where natural gradients find it in each evaluation. It has no options;
+    the estimator's ``max_iter`` limits its rounds.
 
     Notes
     -----
@@ -87,9 +87,9 @@ class NaturalGradient(_Batches):
     Parameters
     ----------
     batch_size : int, default=None
-        Rows per minibatch of the natural gradients. By default, Gaussian noise and classes take
-        all of up to 10,000 rows and minibatches of 1024 beyond; other noise always takes all rows.
-        Adam always takes up to 1024 rows.
+        Rows per minibatch of the natural gradients. None means all of up to 10,000 rows, and 1024
+        of more; with noise that is not Gaussian, always all rows. Adam always takes up to 1024
+        rows.
     learning_rate : float, default=None
         Learning rate of Adam; None is 0.05. Lower it if the objective diverges.
 
@@ -109,10 +109,10 @@ class Gradient(_Batches):
     batch_size : int, default=None
         Rows per minibatch; None is 256.
     learning_rate : float, default=None
-        Learning rate of Adam, in units of log hyperparameters, of whitened weights and of the
-        features' standard deviations; None is 0.05. Lower it if the objective diverges.
+        Learning rate of Adam; None is 0.05. Steps are in units of log hyperparameters, of whitened
+        weights and of the features' standard deviations. Lower it if the objective diverges.
     rule : {"adam", "adadelta"}, default="adam"
-        Rule of the steps. "adadelta" is for ``learning_rate=1``.
+        Rule of the steps. Use "adadelta" with ``learning_rate=1``.
 
     Notes
     -----
@@ -154,7 +154,7 @@ class CoordinateAscent(_Batches):
 class ConvergedEP(Solver):
     """L-BFGS-B on the evidence of converged sites, for `EPClassifier`.
 
-    It has no options. ``solver="gfitc"`` stands for it.
+    It has no options. ``solver="gfitc"`` is short for it.
 
     Notes
     -----
@@ -165,24 +165,24 @@ class ConvergedEP(Solver):
 class InterleavedEP(_Batches):
     """A step on the hyperparameters after each update of the sites, for `EPClassifier`.
 
-    ``solver="sep"`` stands for it.
+    ``solver="sep"`` is short for it.
 
     Parameters
     ----------
     rule : {"adam", "sign", "adadelta"}, default="adam"
         Rule of the steps. "sign" and "adadelta" are those of the paper. "sign" is for updates of
-        all rows: a rate for each parameter grows by 2 % while the derivative keeps its sign, and is
-        halved otherwise. "adadelta" is for minibatches, with ``learning_rate=1``.
+        all rows: the rate of each parameter grows by 2 % while its derivative keeps its sign, and
+        is halved otherwise. "adadelta" is for minibatches; use ``learning_rate=1``.
     batch_size : int, default=None
-        Rows in a minibatch. The posterior and the hyperparameters change after each minibatch. None
-        takes all rows at once.
+        Rows per minibatch, after each of which posterior and hyperparameters change. None means
+        all rows.
     learning_rate : float, default=None
         Step size of the rule; None is 0.05.
     gradient : {"exact", "approximate"}, default="exact"
-        Derivatives of the evidence with the sites held. They differ only before the sites have
-        converged. "approximate", the paper's eq. 4, holds sites on the inducing values and lacks
-        the terms of their mismatch; it is for updates of all rows. "exact" holds the parameters of
-        the sites, which is nearer to the derivatives at convergence, at the same cost.
+        Derivatives of the evidence. They differ only before the sites have converged. "exact"
+        holds the parameters of the sites fixed, which is closer to the derivatives at convergence.
+        "approximate", the paper's eq. 4, holds the cavities of the inducing values fixed, at the
+        same cost; it is for updates of all rows.
 
     Notes
     -----
@@ -215,14 +215,14 @@ class ConjugateGradients(_Batches):
     """Preconditioned conjugate gradients for the coefficients of the mean.
 
     They are for `DecoupledGPRegressor`, `DecoupledGPClassifier`, `QSGPRegressor` and
-    `QSGPClassifier`. A sparse GP on some of the rows learns the hyperparameters first. With
-    Gaussian noise, and by default with classes, it takes steps of L-BFGS-B. Otherwise, or if an
-    option below is given, it alternates natural gradients with Adam.
+    `QSGPClassifier`. First, a sparse GP on some of the rows learns the hyperparameters. With
+    Gaussian noise, and by default in classifiers, it uses L-BFGS-B. Otherwise, or if an option
+    below is given, it alternates natural gradients with Adam.
 
     Parameters
     ----------
     batch_size : int, default=None
-        Rows per minibatch of learning; None is all of up to 10,000 rows.
+        Rows per minibatch of the natural gradients; None means all of up to 10,000 rows.
     learning_rate : float, default=None
         Learning rate of Adam; None is 0.05.
 
@@ -233,22 +233,22 @@ class ConjugateGradients(_Batches):
 
 
 class StochasticGradient(_Batches):
-    """Stochastic gradients of all parameters of a decoupled GP, which add bases from minibatches.
+    """Stochastic gradients of all parameters of a decoupled GP, with bases from minibatches.
 
-    They are for `DecoupledGPRegressor` and `DecoupledGPClassifier`. ``solver="sgd"`` stands for
-    them. They take all ``max_iter`` passes, and do not warn if these are too few.
+    They are for `DecoupledGPRegressor` and `DecoupledGPClassifier`; ``solver="sgd"`` is short for
+    them. They always take ``max_iter`` passes, without a warning if these are too few.
 
     Parameters
     ----------
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
-        Parametrization of the posterior. "decoupled", the paper's, gives the mean only its own
-        bases. The others give it the inducing points too: as further bases ("shared"), through
-        their whitened means ("hybrid"), or through these with its own bases made orthogonal to the
-        points ("orthogonal").
+        Parametrization of the posterior. With "decoupled", the paper's, the mean has only its own
+        bases. With the others it also has the inducing points, as further bases ("shared") or
+        through their whitened means ("hybrid"). "orthogonal" is "hybrid" with the bases made
+        orthogonal to the points.
     batch_size : int, default=None
         Rows in a minibatch; None is 1024.
     learning_rate : float, default=None
-        Learning rate of Adam; None is 0.05. Step t has ``learning_rate / (1 + 0.1 sqrt(t))``.
+        Learning rate of Adam; None is 0.05. In step t, it is divided by ``1 + 0.1 * sqrt(t)``.
 
     Notes
     -----
@@ -272,12 +272,11 @@ class StochasticGradient(_Batches):
 class QuadruplyStochastic(_Batches):
     """Stochastic steps, which sample rows once and basis functions twice.
 
-    Their cost depends neither on the number of rows nor on that of functions. They are for
-    `QSGPRegressor` and `QSGPClassifier`, where ``solver="sgd"`` stands for them, and
-    ``solver="adagrad"`` for those with ``step="adagrad"``. They are for `QSRVMRegressor` and
-    `QSRVMClassifier` too, where ``solver="quadruply_stochastic"`` stands for them. They take all
-    ``max_iter`` passes, and do not warn if these are too few: ``objective_curve_`` then still rises
-    at its end, and predictive intervals may be far too narrow.
+    The cost of a step does not depend on the number of rows or functions. In `QSGPRegressor` and
+    `QSGPClassifier`, ``solver="sgd"`` and ``solver="adagrad"`` are short for them, in
+    `QSRVMRegressor` and `QSRVMClassifier` ``solver="quadruply_stochastic"``. They always take
+    ``max_iter`` passes, without a warning if these are too few: ``objective_curve_`` then still
+    rises at its end, and predictive intervals may be far too narrow.
 
     Parameters
     ----------
@@ -285,24 +284,25 @@ class QuadruplyStochastic(_Batches):
         Steps of "sgd" have a constant size and are averaged. Those of "adagrad", as in the paper,
         are scaled by past gradients.
     control_variate : {"interpolating", "gram", None}, default="interpolating"
-        Control variate, computed from the mean at ``n_support`` rows. "interpolating" transfers it
-        to the minibatch by kriging; "gram" is the paper's. The gradient is unbiased with all of
-        them.
+        Control variate, computed from the mean at ``n_support`` rows, which reduces the noise of
+        the gradient. "interpolating" transfers it to the minibatch by kriging; "gram" is the
+        paper's. The gradient is unbiased in any case.
     gradient : {"symmetric", "plain"}, default="symmetric"
-        Estimate of the gradient. "symmetric" splits the linear term between the two draws of
-        functions. "plain", as in the paper, leaves it to the first.
+        Estimate of the gradient. "symmetric" splits its linear term between the two draws of
+        functions. "plain", as in the paper, assigns it to the first.
     n_sampled_basis : int, default=1024
         Number of units in each of the two draws. A unit is a pair of cosine and sine, or a kernel
         at a row.
     n_support : int, default=256
         Number of support rows of the control variate. More rows reduce the gradient's variance.
     decay : float, default=1.0
-        Learning rate of the last step, in units of that of the first; the rates between fall
-        exponentially. The paper lets them fall, and does not say how far. 1 keeps them constant.
+        Learning rate of the last step divided by that of the first, with an exponential decay
+        between. 1 keeps the rate constant. The paper lets it fall, but does not say how far.
     learn_hyperparameters : bool, default=False
-        Whether the steps learn kernel and noise too. They start from those that a sparse GP has
-        learned or, with ``optimizer=None``, from the given ones. In relevance vector machines it
-        concerns the kernel alone, whose length scales held-out rows have chosen.
+        Whether the steps also learn kernel and noise, starting from those that a sparse GP has
+        learned or, with ``optimizer=None``, from the given ones. In relevance vector machines,
+        whether they learn the kernel, starting from the length scales that cross-validation has
+        chosen.
     batch_size : int, default=None
         Number of rows in a minibatch; None is 512.
     learning_rate : float, default=None
@@ -350,7 +350,7 @@ class Sweeps(Solver):
     """Coordinate ascent over the precisions and weights of relevance vector machines.
 
     It is for `QSRVMRegressor` and `QSRVMClassifier`. It has no options. The first sweeps take
-    O(M^3) time and O(M^2) memory for M functions; stochastic steps need neither.
+    O(M^3) time and O(M^2) memory for M functions.
 
     Notes
     -----

@@ -24,11 +24,11 @@ def epig(
     n_samples: int = 128,
     random_state: RandomStateLike = 0,
 ) -> np.ndarray:
-    """Return the information that a point's label is expected to give about other labels.
+    """Return the expected information that a point's label gives about the labels of targets.
 
-    The score is the mutual information between the labels of a point and of a target row,
-    averaged over targets. Unlike that of `bald`, it is small for outliers, whose labels tell
-    nothing about the rows to be predicted.
+    The score is the mutual information between the labels of the point and of a target, averaged
+    over the targets. Unlike the score of `bald`, it is small for outliers, whose labels carry no
+    information about the rows to be predicted.
 
     Parameters
     ----------
@@ -39,10 +39,10 @@ def epig(
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
     targets : array-like, sparse matrix or dataframe of shape (t, d), default=None
-        Rows to be predicted, in a container like that of `X`. None is 100 random rows of `X`, or
-        all of them if there are fewer. Memory grows with t^2 and time with t^3.
+        Rows to be predicted, of the same type as `X`. None is 100 random rows of `X`, or all of
+        them if there are fewer. Memory grows with t^2 and time with t^3.
     n_samples : int, default=128
-        Number of draws of the latents. More draws give a more accurate score and take longer.
+        Number of draws of the latents. More give a more accurate score and take longer.
     random_state : int, RandomState instance or None, default=0
         Seeds the choice of targets and the draws. With an int and given targets, a point's score
         depends neither on the other points of the pool nor on the call.
@@ -59,8 +59,8 @@ def epig(
 
     Notes
     -----
-    Given the latents, labels are independent. With draws of the class probabilities
-    :math:`p_s`, the joint distribution of two labels is therefore
+    Labels are independent given the latents. From draws :math:`p_s` of the class probabilities,
+    the joint distribution of two labels is therefore estimated by
     :math:`S^{-1}\\sum_s p_s(y\\mid x)\\,p_s(y_*\\mid x_*)`.
 
     Source: Bickford Smith et al. (2023), "Prediction-oriented Bayesian active learning",

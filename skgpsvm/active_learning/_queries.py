@@ -118,12 +118,12 @@ def diverse_sampling(
     random_state: RandomStateLike = None,
     **score_params: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw points that are informative and differ from each other: queries for batches.
+    """Draw a batch of points that are informative and differ from each other.
 
-    The points of highest scores are often neighbors, so that one label reveals the others. This
-    function draws points one after the other with probabilities in proportion to the
-    squared score times the variance left: the variance of the latent functions at a point, given
-    their values at the points drawn before, as a share of the variance now.
+    The points with the highest scores are often neighbors, so that one label reveals the others.
+    This function draws points one after the other, with probabilities proportional to the squared
+    score times the remaining variance. This is the variance of the latent functions at a point
+    given their values at the points drawn before, divided by the current variance.
 
     Parameters
     ----------
@@ -132,7 +132,8 @@ def diverse_sampling(
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
     n_instances : int, default=1
-        Number of points to choose. Memory is O(b^2) for b points, whatever the size of the pool.
+        Number of points to choose. Memory is O(b^2) for b points, independent of the size of the
+        pool.
     score : callable, default=least_confident
         Score of this module, or another function ``score(classifier, X) -> (n,)`` without negative
         values.
@@ -157,12 +158,12 @@ def diverse_sampling(
 
     Notes
     -----
-    The share of variance is averaged over the latent functions. Points are proposed in proportion
-    to their squared scores, and accepted with the share as probability, which is rejection
-    sampling. If 100 proposals for each point did not suffice, as in a pool of few distinct rows,
-    the missing points are those of the highest scores.
+    The remaining share of the variance is averaged over the latent functions. By rejection
+    sampling, points are proposed in proportion to their squared scores, and accepted with this
+    share as the probability. If 100 proposals for each point do not suffice, as in a pool of few
+    distinct rows, the points with the highest scores are added.
 
-    Source: Arthur and Vassilvitskii (2007), k-means++, with the variance left in place of the
+    Source: Arthur and Vassilvitskii (2007), k-means++, with the remaining variance in place of the
     squared distance from the points drawn before; Ash et al. (2020), "Deep batch active learning",
     take the distance of gradients.
     """
@@ -231,9 +232,9 @@ class ScoreQueryStrategy(BaseEstimator):
     Parameters
     ----------
     score : callable, default=least_confident
-        Function ``score(clf, X) -> (n,)`` whose higher values are more informative. The score of a
-        row must not depend on the other rows. Any score of this module is valid, and so is
-        ``functools.partial(bald, n_samples=1024)``.
+        Function ``score(clf, X) -> (n,)`` whose higher values are more informative: a score of
+        this module, with or without options, as in ``functools.partial(bald, n_samples=1024)``, or
+        another one. The score of a row must not depend on the other rows.
     random_state : int, RandomState instance or None, default=None
         Seeds the random order of equal scores.
 
@@ -289,7 +290,7 @@ class ScoreQueryStrategy(BaseEstimator):
             Number of points to choose. If it exceeds the number of candidates, it is reduced to
             that number with a warning.
         return_utilities : bool, default=False
-            Whether to return the scores, too.
+            Whether to return the scores too.
 
         Returns
         -------
@@ -297,8 +298,8 @@ class ScoreQueryStrategy(BaseEstimator):
             Indices of the chosen points, the most informative first. They index `candidates` if
             it holds points, else `X`.
         utilities : ndarray of shape (batch_size, n) or (batch_size, k)
-            Returned only with `return_utilities`. Row i holds the scores of choice i's candidates;
-            it is NaN for points that are not candidates or were chosen before.
+            Returned only with `return_utilities`. Row i holds the scores from which the i-th point
+            was chosen; it is NaN for points that are not candidates or were chosen before.
 
         Raises
         ------
@@ -337,8 +338,8 @@ class ScoreQueryStrategy(BaseEstimator):
 class DiverseQueryStrategy(ScoreQueryStrategy):
     """Query strategy for batches, which draws points by `diverse_sampling`.
 
-    Its interface is that of `ScoreQueryStrategy`. The classifier needs `latent_covariance`, as all
-    of the package have it.
+    Its interface is that of `ScoreQueryStrategy`. The classifier needs `latent_covariance`, which
+    all classifiers of the package have.
 
     Parameters
     ----------

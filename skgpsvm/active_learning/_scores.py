@@ -118,7 +118,7 @@ def _probabilities(classifier, X):
 
 @_in_batches
 def variation_ratio(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
-    """Return one minus the largest probability that a class has the largest latent.
+    """Return the probability that the most probable winner does not have the largest latent.
 
     The score is 1 - max_j P(f_j is largest), under the posterior of the latents.
 
@@ -134,18 +134,16 @@ def variation_ratio(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     -------
     score : ndarray of shape (n,)
         Between 0 and 1 - 1 / n_classes. For a single latent function, it is the probability that
-        the function and its mean differ in sign.
+        its sign is not that of its mean.
 
     Notes
     -----
-    The score needs only the posterior of the latents. It does not depend on how class
-    probabilities are computed from them, such as the ``probability`` of a `BayesianSVC` or its
-    calibration.
+    The score depends only on the posterior of the latents, not on how class probabilities are
+    computed from them, such as by the ``probability`` of a `BayesianSVC` or its calibration.
 
     Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.
-    Departs from the source: quadrature replaces the frequency of the most frequent winner among
-    sampled latents by its limit for infinitely many samples. The limit has no sampling noise and
-    hardly any ties.
+    Departs from the source: quadrature computes the probability that the source estimates from
+    sampled latents, without sampling noise and with hardly any ties.
     """
     model, X = latent_model(classifier, X, "latent_mean_and_variance")
     if isinstance(model, GPEstimator):
@@ -249,8 +247,8 @@ def mean_softmax_entropy(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray
     Returns
     -------
     score : ndarray of shape (n,)
-        In nats, between 0 and log(n_classes). A binary model has a single latent m, the
-        difference of two; it is scored as the pair (0, m).
+        In nats, between 0 and log(n_classes). A binary model has a single latent m, the difference
+        of two; the score takes the pair (0, m).
 
     Notes
     -----
@@ -273,9 +271,9 @@ def bald(
 ) -> np.ndarray:
     """Return the mutual information between a point's label and its latent values.
 
-    The score is the expected reduction in the entropy of the latents once the label is known.
-    Unlike the other scores, it is small where classes overlap but the latent functions are already
-    known.
+    The score is the expected reduction in the entropy of the latents once the label is known. It
+    is small where classes overlap but the latent functions are already known, where scores of
+    class probabilities are large.
 
     Parameters
     ----------

@@ -16,22 +16,22 @@ from .._validation import check_number
 def has_stabilized(
     predictions: Sequence[ArrayLike], threshold: float = 0.99, n_rounds: int = 3
 ) -> bool:
-    """Return whether the last models of a loop predict nearly the same labels: a stopping rule.
+    """Return whether the last models of an active-learning loop predict nearly the same labels.
 
     Parameters
     ----------
     predictions : sequence of array-likes of shape (n,)
-        Labels that each model of the loop so far, in order, predicted at the same rows. These may
-        be the pool, or some thousands of its rows.
+        For each model of the loop so far, in order, the labels that it predicted for the same
+        rows. These may be the pool, or some thousands of its rows.
     threshold : float, default=0.99
-        Least mean agreement, 1 for identical predictions.
+        Smallest mean agreement at which to stop; 1 means identical predictions.
     n_rounds : int, default=3
         Number of pairs of successive models whose agreement is averaged.
 
     Returns
     -------
     stable : bool
-        False while there are not more than ``n_rounds`` models.
+        Whether to stop. False for up to ``n_rounds`` models.
 
     Notes
     -----

@@ -36,12 +36,12 @@ from ._training import (
 
 
 class DecoupledGPClassifier(GPClassifier):
-    r"""Sparse Gaussian-process classification with many more bases for the means than covariances.
+    r"""Gaussian-process classification with separate bases for means and covariances.
 
-    There is one latent function per class, or a single one for two classes. Their posterior means
-    are weighted sums of kernel functions at ``n_mean_bases`` rows; the covariances use
-    ``n_inducing`` inducing points. Natural-gradient steps alternate with preconditioned conjugate
-    gradients for the means. See the :ref:`user guide <decoupled>`.
+    There is one latent function per class, or a single one for two classes. Posterior means are
+    weighted sums of kernel functions at ``n_mean_bases`` rows, their bases; covariances use far
+    fewer inducing points. Natural-gradient steps alternate with preconditioned conjugate gradients
+    for the means. See the :ref:`user guide <decoupled>`.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class DecoupledGPClassifier(GPClassifier):
         `MultiscaleRBF`, whose bases have their own length scales.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Class probabilities given the latents. "softmax" is the softmax of the latents, for two
-        classes the logistic function of one. "probit" is the normal distribution function of one,
-        for two classes only. "robust_max" takes the class of the largest latent, except for one
-        label in a thousand.
+        classes the logistic function of the only latent. "probit", for two classes only, is the
+        normal distribution function of the only latent. "robust_max" takes the class of the
+        largest latent, with one label in a thousand wrong.
     solver : {"cg", "sgd"} or solver, default="cg"
         "cg" learns hyperparameters on up to 10,000 rows and solves for the means on all rows by
         conjugate gradients. "sgd", the paper's Algorithm 1, takes stochastic gradients of all
@@ -77,7 +77,7 @@ class DecoupledGPClassifier(GPClassifier):
     learn_inducing : bool, default=True
         Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
-        Whether to learn the kernel; "cg" learns it by a sparse GP on at most 10,000 rows.
+        Whether to learn the kernel. "cg" learns it by a sparse GP on at most 10,000 rows.
     max_iter : int, default=100
         Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
         minibatches. `partial_fit` with "sgd" takes one.
@@ -88,9 +88,9 @@ class DecoupledGPClassifier(GPClassifier):
         Factors of the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
-        continues from its whole state. Few more rows keep what was learned by "cg", see
-        :ref:`further_rows`. A change of a parameter that such a model keeps, such as
-        ``kernel``, raises an error that names it.
+        continues from its whole state, and "cg" keeps what was learned if only few rows were added
+        (:ref:`further_rows`). Changing a parameter on which these depend, such as ``kernel``,
+        raises an error.
     device : str or torch.device, default=None
         Device to compute on; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -113,13 +113,13 @@ class DecoupledGPClassifier(GPClassifier):
     elbo_ : float
         ELBO, a lower bound on the log evidence, in nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO after each pass; for "sgd" the mean of its estimates.
+        ELBO after each pass; for "sgd", the mean of its estimates in the pass.
     n_iter_ : int
         Number of passes.
     temperature_ : float
-        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
-        predictions of the sparse process that learns the kernel. If nothing is learned, it is 1, or
-        that of the fit that a warm start continues.
+        Power to which the class probabilities are raised. It minimizes the log loss of
+        leave-one-out predictions of the sparse process that learns the kernel. If nothing is
+        learned, it is 1, or that of the fit that a warm start continues.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -130,10 +130,9 @@ class DecoupledGPClassifier(GPClassifier):
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
     and Rosasco (2017) for the preconditioner.
 
-    A pass costs O(n M), the preconditioner of each latent O(M^3). Memory beyond X is about ``8 * (c
-    + 3) * M**2`` bytes for c latents, and ``2 * (c + 1) * M**2`` beyond 4,000 bases, where factors
-    are held in single precision without their zeros. A prediction costs O(M + m^2) per row and
-    latent.
+    A pass costs O(n M), and the preconditioner of each latent O(M^3). Memory beyond X is about
+    ``8 * (c + 3) * M**2`` bytes for c latents, or ``2 * (c + 1) * M**2`` for more than 4,000
+    bases. A prediction costs O(M + m^2) per row and latent.
 
     Examples
     --------

@@ -49,10 +49,10 @@ _USES = USES | {
 
 
 class DecoupledGPRegressor(GPRegressor):
-    r"""Sparse Gaussian-process regression with many more bases for the mean than the covariance.
+    r"""Gaussian-process regression with separate bases for mean and covariance.
 
-    The posterior mean is a weighted sum of kernel functions at ``n_mean_bases`` rows; the
-    variance uses ``n_inducing`` inducing points and the nearest of these rows. With Gaussian noise,
+    The posterior mean is a weighted sum of kernel functions at ``n_mean_bases`` rows, its bases.
+    The variance uses far fewer inducing points, and the nearest bases. With Gaussian noise,
     preconditioned conjugate gradients solve a linear system for the mean, and the variance has a
     closed form. If all rows are bases, the mean is that of the exact Gaussian process. See the
     :ref:`user guide <decoupled>`.
@@ -95,25 +95,25 @@ class DecoupledGPRegressor(GPRegressor):
         Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
         Whether to learn kernel and noise. If so, "cg" with Gaussian noise and at least 500 rows
-        also holds out a tenth of the rows. They calibrate the noise and the power of the variances;
-        the solution without them takes no additional pass.
+        also calibrates the noise and the power of the variances on a held-out tenth of the rows,
+        which takes no additional passes.
     max_iter : int, default=100
         Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
         minibatches. `partial_fit` with "sgd" takes one.
     tol : float, default=1e-2
-        Tolerance of conjugate gradients. With Gaussian noise they stop when two quantities are
-        below it: the preconditioned residual norm, relative to that of a mean of zero, and the gain
-        left in the ELBO, in nats per row. They also stop when ten iterations gained less than
-        ``tol`` nats per row. With other noise they stop when a step changes the means by less,
-        relative to their norm. Not for "sgd".
+        Tolerance of conjugate gradients; not for "sgd". With Gaussian noise they stop when two
+        quantities are below it: the norm of the preconditioned residual, relative to that of a
+        mean of zero, and the remaining gain of the ELBO, in nats per row. They also stop when ten
+        iterations gained less than ``tol`` nats per row. With other noise they stop when a step
+        changes the means by less, relative to their norm.
     normalize_y : bool, default=True
-        Whether to center y and scale it to unit variance. Otherwise y should be of order one, since
-        initial values and limits of hyperparameters assume that.
+        Whether to center y and scale it to unit variance. If not, y should be of order one, which
+        the initial values and limits of hyperparameters assume.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
-        continues from its whole state. Few more rows keep what was learned by "cg", see
-        :ref:`further_rows`. A change of a parameter that such a model keeps, such as
-        ``kernel``, raises an error that names it.
+        continues from its whole state, and "cg" keeps what was learned if only few rows were added
+        (:ref:`further_rows`). Changing a parameter on which these depend, such as ``kernel``,
+        raises an error.
     device : str or torch.device, default=None
         Device to compute on; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -132,17 +132,16 @@ class DecoupledGPRegressor(GPRegressor):
     mean_bases_ : ndarray of shape (M, d)
         Bases of the mean, with the columns of ``inducing_points_``.
     noise_variance_ : float or ndarray of shape (t,)
-        Noise variance, in squared units of y; one per output. It leaves out the known variances
-        that `fit` was given.
+        Noise variance in squared units of y, one per output, without the known variances that
+        `fit` was given.
     variance_power_ : float
-        Power applied to the ratio of posterior and prior variance of the latent function, at least
-        1: variances given few rows are too large.
+        Power to which the ratio of posterior and prior variance of the latent function is raised.
+        At least 1; larger values correct variances that are too large.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, in nats. It is computed before
-        calibration, with the noise that the mean was solved with, and from the variances of the
-        inducing points alone.
+        calibration, from the variances of the inducing points alone.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO after each pass; for "sgd" the mean of its estimates.
+        ELBO after each pass; for "sgd", the mean of its estimates in the pass.
     n_iter_ : int
         Number of passes.
     n_features_in_ : int
@@ -156,14 +155,14 @@ class DecoupledGPRegressor(GPRegressor):
     and Rosasco (2017) for the preconditioner; Snelson and Ghahramani (2007) and Gyger, Furrer and
     Sigrist (2025) for the variances.
 
-    A pass costs O(n M). The preconditioner, two Cholesky factors and their product, costs O(M^3).
-    Memory beyond X is about ``8 * 4 * M**2`` bytes up to 4,000 bases and ``4 * M**2`` for more,
-    since factors are then held in single precision without their zeros. If all rows are bases and
-    noise is Gaussian, up to 6,000 rows take one or two factors of ``4 * n**2`` bytes. Beyond that
-    nothing of this size is held: a pass costs O(n^2), and memory is about ``8 * 2000 * n`` bytes.
-    A mean costs O(M) per row, and a variance O(M + m^2) with a factor of about 32, the number of
-    neighbors. The first variance takes O(M m^2), and memory of ``8 * M * m`` bytes once, and once
-    more for each output, is then held.
+    A pass costs O(n M), and the preconditioner O(M^3). Memory beyond X is about ``32 * M**2``
+    bytes for up to 4,000 bases and ``4 * M**2`` for more. If all rows are bases and noise is
+    Gaussian, up to 6,000 rows take one or two factors of ``4 * n**2`` bytes; with more rows, a
+    pass costs O(n^2), and memory is about ``16_000 * n`` bytes.
+
+    A predicted mean costs O(M) per row, and a variance O(M + 32 m^2) for its 32 neighbors. The
+    first variance takes O(M m^2), after which ``8 * (t + 1) * M * m`` bytes are held for t
+    outputs.
 
     Examples
     --------

@@ -73,30 +73,31 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     r"""Gaussian-process classification by scalable expectation propagation.
 
     The likelihood is probit, :math:`p(y | f) = \Phi(y f)`, and the latent function has the FITC
-    prior given its values at inducing points. Expectation propagation approximates the likelihood
-    of each row by a Gaussian site, so that the moments of the tilted distribution are matched. The
-    log evidence and the leave-one-out probabilities are then in closed form. More than two classes
-    have one binary model each, against the rest, and their probabilities are normalized. See the
-    :ref:`user guide <expectation_propagation>`.
+    prior: its values at the rows are independent given those at the inducing points. Expectation
+    propagation replaces the likelihood of each row by a Gaussian factor, its site, with the same
+    posterior mean and variance. The log evidence and the leave-one-out probabilities then have
+    closed forms. With more than two classes, each class has a binary model against the rest, and
+    the probabilities are normalized. See the :ref:`user guide <expectation_propagation>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of each latent function. Its values are where optimization starts; its
-        bounds and "fixed" marks are respected. None is a squared exponential with one length scale
-        for each feature, or for all features of :ref:`sparse X <sparse_X>`. Its hyperparameters
-        have a prior, which prevents overfitting of noise. A `WhiteKernel` in the kernel is noise of
-        the latent function at each row. It is redundant: noise of variance s has the same effect as
-        a division of the other terms by 1 + s.
+        Prior covariance of each latent function. Optimization starts from its values; its bounds
+        and "fixed" marks are respected. None is a squared exponential with one length scale per
+        feature, or one for all features of :ref:`sparse X <sparse_X>`; its hyperparameters have a
+        prior, which prevents overfitting. A `WhiteKernel` in the kernel is noise of the latent
+        function. It is redundant: noise of variance s has the same effect as dividing the other
+        terms by 1 + s.
     solver : {"auto", "sep", "gfitc"} or solver, default="auto"
-        How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
-        each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B,
-        with at most 100 inducing points if they stay. "auto" is "gfitc" for up to 10,000 rows, and
-        else "sep". Objects with options, such as minibatches and the paper's step rules, are
-        `skgpsvm.solvers.InterleavedEP` for "sep" and `skgpsvm.solvers.ConvergedEP` for "gfitc".
+        How hyperparameters are learned. "gfitc" maximizes the evidence of converged sites by
+        L-BFGS-B, with at most 100 inducing points if these are fixed. "sep" takes a gradient step
+        after each update of the sites, and is faster for many rows. "auto" is "gfitc" for up to
+        10,000 rows, otherwise "sep". Objects with options, such as minibatches and the paper's
+        step rules, are `skgpsvm.solvers.InterleavedEP` for "sep" and `skgpsvm.solvers.ConvergedEP`
+        for "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function, added to the kernel as terms: a constant of fixed variance, and for "linear"
-        a linear function whose variance is learned.
+        Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
+        "linear", a linear function whose variance is learned.
     n_inducing : int, default=256
         Number of inducing points, m. More points approximate the process better, at a cost of
         O(m^2) for each row. Fewer are used if the data have fewer distinct rows. Ignored if
@@ -111,21 +112,22 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     optimizer : {"auto"}, callable or None, default="auto"
         Whether the kernel is learned. None holds the kernel and the inducing points fixed. A
         function with the interface of `GaussianProcessClassifier` maximizes
-        `log_marginal_likelihood` over the theta of each class's kernel, which must be given;
-        inducing points stay. In both cases "gfitc" is refused, as only the way of learning differs.
+        `log_marginal_likelihood` over the theta of each class's kernel, which you must pass;
+        inducing points stay. With None or a function, ``solver="gfitc"`` would have no effect and
+        is refused.
     max_iter : int, default=100
-        Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
-        learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of twenty
-        L-BFGS-B steps; the sites are updated after these.
+        Maximum number of updates of all sites, or of epochs of minibatches. "sep" learns
+        hyperparameters in the first 70 %. "gfitc" first learns them in at most as many rounds of
+        twenty L-BFGS-B steps.
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
         stops its rounds when a step gains less than ``0.3 * tol * (n + 300)`` nats.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel and the inducing points of the last fit. Few more
-        rows keep what was learned, see :ref:`further_rows`. A changed parameter that such a fit
-        could not follow, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel and the inducing points of the last fit, and keeps
+        them if only few rows were added (:ref:`further_rows`). Changing a parameter on which they
+        depend, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -141,25 +143,25 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         Kernel with the learned hyperparameters, including the terms of the mean function. With
         more than two classes, a `CompoundKernel` of one kernel for each class.
     inducing_points_ : ndarray of shape (m, d), or a list of one for each class
-        In the units of X.
+        Inducing points, in units of X.
     log_marginal_likelihood_value_ : float
         Log evidence in nats, summed over the classes' models. It is not a bound.
     temperature_ : float
-        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
-        predictions, with a prior. Above 1, these were too cautious. With ``optimizer=None`` it is
-        1, or that of the fit that a warm start continues.
+        Power to which the class probabilities are raised. It minimizes the log loss of
+        leave-one-out predictions, with a prior. A value above 1 means that these were too
+        cautious. With ``optimizer=None`` it is 1, or that of the fit that a warm start continues.
     loo_log_loss_ : float
-        Mean leave-one-out log loss, with this power. It estimates the log loss of new rows,
-        slightly too low, since hyperparameters were learned on the same rows.
+        Mean leave-one-out log loss with this power, in nats per row. As an estimate of the log
+        loss of new rows it is slightly too low, since hyperparameters were learned on the same
+        rows.
     loo_proba_ : ndarray of shape (n, n_classes)
         Leave-one-out class probabilities of the rows that were last passed. For a row of weight
         above one, a single copy is left out. NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
-        Log evidence in each iteration, estimated if minibatches are used; with "gfitc", after each
-        round. Where the default kernel is learned, the log density of its prior is added, up to a
-        constant.
+        Log evidence after each iteration, or each round of "gfitc"; an estimate with minibatches.
+        If the default kernel is learned, the log density of its prior is added, up to a constant.
     n_iter_ : int
-        Number of updates, epochs or rounds; with more than two classes, the largest of their
+        Number of updates, epochs or rounds; with more than two classes, the largest number of all
         models.
     n_features_in_ : int
         Number of features, d.
@@ -170,16 +172,17 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     -----
     Source: Hernandez-Lobato and Hernandez-Lobato (2016).
 
-    Departs from the source: the sites and the evidence are corrected (errata of 20, 23 and 29);
-    gradients of the evidence hold the sites fixed in the whitened features, which move; the default
-    kernel's hyperparameters have a prior; inducing points are not optimized by default.
+    Departs from the source: equations 20, 23 and 29, of the sites and the evidence, are corrected;
+    gradients of the evidence hold the sites' parameters fixed while the whitened features move;
+    the default kernel's hyperparameters have a prior; inducing points are not optimized by
+    default.
 
     The source's algorithm is ``EPClassifier(kernel, solver=InterleavedEP("sign"),
     mean="zero", inducing_points="random", learn_inducing=True)``, with your own kernel. Its
     generalized FITC has ``solver="gfitc"`` instead.
 
-    An update costs O(n m^2), memory is O(n + m^2). The evidence and the leave-one-out loss
-    accumulate over calls of `partial_fit`.
+    An update costs O(n m^2) time, and memory is O(n + m^2). The evidence and the leave-one-out
+    loss accumulate over calls of `partial_fit`.
 
     Examples
     --------

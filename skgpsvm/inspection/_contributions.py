@@ -34,9 +34,9 @@ _N_DRAWS = 1000  # of the sum of the terms that have no bar of their own
 class ContributionDisplay:
     """Waterfall plot of one row: from the constant to the prediction, term by term.
 
-    Each bar starts where the one above ends, and has the credible interval of its contribution. The
-    bars are in the order of absolute contributions; the last one is the sum of all other terms. The
-    scale is that of the latent function.
+    Each bar starts where the one above ends, and shows the credible interval of its contribution.
+    Bars are sorted by absolute contribution; the last one is the sum of all other terms. The scale
+    is that of the latent function.
 
     It is recommended to use `from_estimator`. All parameters are stored as attributes.
 
@@ -106,13 +106,13 @@ class ContributionDisplay:
         level : float, default=0.95
             Probability of the credible intervals.
         max_terms : int, default=12
-            Maximum number of bars. Terms beyond are summed up in the last one.
+            Maximum number of bars. The last one is the sum of the terms that have none.
         latent : int or label, default=None
             Latent function: the label of a class, the number of an output, or "noise" for noise
             that varies, with several outputs "noise 0" and so on. Required if there are several
             classes or outputs.
         random_state : int, RandomState instance or None, default=0
-            Seeds the posterior draws of the sum of other terms, whose interval they give.
+            Seeds the posterior draws for the interval of the sum of other terms.
         ax : Axes, default=None
             See `plot`.
 

@@ -32,9 +32,9 @@ class ComponentEffectDisplay:
 
     The effect of a numeric feature is a curve with a pointwise credible band, above a rug of rows.
     If the feature had missing values in the fit, their effect is a point at the right edge. The
-    effect of a categorical feature is a point with an interval for each level. The effect of a pair
-    of features is a heat map, with points for some rows. It is faded and hatched where no rows are
-    near: there the prior alone divides the function between the pair and its features.
+    effect of a categorical feature is a point with an interval for each level. The effect of a
+    pair of features is a heat map, with points for some rows. It is faded and hatched where no
+    rows are near, since only the prior determines it there.
 
     It is recommended to use `from_estimator`. All parameters are stored as attributes.
 
@@ -95,10 +95,10 @@ class ComponentEffectDisplay:
         estimator : AdditiveGPRegressor or AdditiveGPClassifier
             A fitted estimator, or a fitted Pipeline or search around one.
         X : array-like or table of shape (n, d)
-            Rows over whose ranges effects are drawn, such as the rows of the fit. A row is near a
-            point of a pair if it has its category, and numbers at most 4 % of their range away, or
-            half the typical gap between numbers. With a Pipeline, the effects are those of the
-            features that its last step receives.
+            Rows over whose ranges effects are drawn, such as the training rows. A row is near a
+            point of a heat map if it has the same category, and numbers that differ by at most 4 %
+            of their range, or by half the typical gap between numbers. With a Pipeline, the
+            effects are those of the features that its last step receives.
         features : list of int, str, or pairs of them, default=None
             Terms to draw, by number or name of their features. None draws all terms, in the order
             of decreasing share.
@@ -113,8 +113,8 @@ class ComponentEffectDisplay:
         ax : Axes or array-like of Axes, default=None
             See `plot`.
         n_cols : int, default=None
-            Number of panels in a row. None takes three for up to nine panels, and up to six for
-            more. More than four in a figure of its own make panels smaller.
+            Number of panels in a row. None means three for up to nine panels, and up to six for
+            more. In a new figure, more than four in a row are drawn smaller.
         line_kw : dict, default=None
             Keyword arguments of curves and points, see `plot`.
         heatmap_kw : dict, default=None
@@ -146,9 +146,9 @@ class ComponentEffectDisplay:
     ) -> Self:
         """Draw the effects.
 
-        Panels of curves and points share their vertical scale. The colors of a pair span its
-        effects near rows. Curves are light blue where matplotlib's ``text.color`` is light, as in
-        the style ``dark_background``.
+        Panels of curves and points share their vertical scale. The colors of a heat map span its
+        values near rows. Curves are light blue if matplotlib's ``text.color`` is light, as in the
+        style ``dark_background``.
 
         Parameters
         ----------
@@ -156,8 +156,8 @@ class ComponentEffectDisplay:
             A single Axes is replaced by a grid of panels; several Axes are the panels. None creates
             a figure.
         n_cols : int, default=None
-            Number of panels in a row. None takes three for up to nine panels, and up to six for
-            more. More than four in a figure of its own make panels smaller.
+            Number of panels in a row. None means three for up to nine panels, and up to six for
+            more. In a new figure, more than four in a row are drawn smaller.
         line_kw : dict, default=None
             Keyword arguments of ``Axes.plot`` and ``Axes.errorbar``, such as ``color``.
         heatmap_kw : dict, default=None

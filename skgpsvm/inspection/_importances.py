@@ -21,20 +21,20 @@ def component_importances(
 ) -> Bunch:
     """Return mean absolute effects of the terms and features of an additive model.
 
-    The importance of a term is the mean over the rows of its absolute effect, summed over the
-    latent functions, in units of ``explain``. The importance of a feature is the sum over its
-    terms; that of a pair counts half for each of its features. Credible intervals are those of
-    draws of the posterior. Since the draws of an uncertain effect differ more from zero than its
-    mean does, an interval may lie above the importance.
+    The importance of a term is the mean absolute effect over the rows, summed over the latent
+    functions, in units of ``explain``. The importance of a feature is the sum over its terms,
+    where a pair counts half for each of its features. Credible intervals come from draws of the
+    posterior. An interval may lie above the importance, since draws of an uncertain effect are
+    farther from zero than its mean.
 
     Parameters
     ----------
     estimator : AdditiveGPRegressor or AdditiveGPClassifier
         A fitted estimator, or a fitted Pipeline or search around one.
     X : array-like or table of shape (n, d)
-        Rows over which effects are averaged. With a Pipeline, the importances are those of the
-        features that its last step receives. Time and memory grow with the number of rows times
-        that of draws; some hundred rows are enough.
+        Rows over which effects are averaged; some hundred are enough, since time and memory grow
+        with the number of rows times that of draws. With a Pipeline, the importances are those of
+        the features that its last step receives.
     level : float, default=0.95
         Probability of the credible intervals.
     n_samples : int, default=200

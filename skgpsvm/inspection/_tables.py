@@ -38,8 +38,8 @@ class ComponentEffects:
     intercepts : dict
         Posterior mean of the constant of each latent function, by its label.
     link : {"identity", "log", "logit", "probit", "softmax", "ordinal"}
-        Link function of the latent functions. That of noise that varies is always the logarithm of
-        its standard deviation.
+        Link function of the latent functions. The latent function of noise that varies is always
+        the logarithm of its standard deviation.
     level : float
         Probability of the credible bands.
     thresholds : ndarray of shape (n_classes - 1,), default=None
@@ -87,8 +87,8 @@ class ComponentEffects:
         estimator : AdditiveGPRegressor or AdditiveGPClassifier
             A fitted estimator, or a fitted Pipeline or search around one.
         X : array-like or table of shape (n, d), default=None
-            Rows over whose ranges grids are equally spaced. None takes the ranges of the fit, and
-            points that are equally spaced after the transformation of skewed features.
+            Rows over whose ranges grids are equally spaced. None means the ranges of the training
+            rows, with points that are equally spaced after the transformation of skewed features.
         features : list of int, str, or pairs of them, default=None
             Terms, by number or name of their features. None takes all terms, in the order of
             decreasing share.
@@ -124,12 +124,11 @@ class ComponentEffects:
     def to_dict(self) -> dict:
         """Return the effects as a dict of lists, strings and numbers, which JSON can hold.
 
-        Together with the intercept, the effects are all that a prediction of the latent functions
-        needs. A value between two numbers of a grid is interpolated, linearly or bilinearly. An
-        effect is zero for an unknown category, at ``sentinels``, and for a pair with a missing
-        number. That of a ``point_mass`` has two values: at other numbers, and at this number.
-        The grid of a category has the names of its levels, which are strings; a missing level is
-        named ``"missing"``.
+        Intercepts and effects are all that a prediction of the latent functions needs. Between two
+        numbers of a grid, interpolate linearly or bilinearly. An effect is zero for an unknown
+        category, at ``sentinels``, and for a pair with a missing number. The effect of a
+        ``point_mass`` has two values: at other numbers, and at this number. The grid of a
+        categorical feature has the names of its levels, with ``"missing"`` for missing values.
 
         Returns
         -------

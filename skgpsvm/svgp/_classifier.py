@@ -54,25 +54,27 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of each latent function. Its values, bounds and "fixed" marks determine
-        the optimization. None is a squared exponential with a length scale per feature, or one
-        for :ref:`sparse X <sparse_X>`, whose hyperparameters have a prior.
+        Prior covariance of each latent function. Optimization starts from its values; its bounds
+        and "fixed" marks are respected. None is a squared exponential with one length scale per
+        feature, or one for all features of :ref:`sparse X <sparse_X>`; its hyperparameters have a
+        prior.
     likelihood : {"softmax", "probit", "robust_max", "ordinal"}, default="softmax"
-        ``"softmax"`` of the latents; for two classes the logistic function of one latent.
-        ``"probit"``, for two classes only, is the normal distribution function of one latent.
-        ``"robust_max"`` is the class of the largest latent, with one label in a thousand wrong.
-        ``"ordinal"``, for classes in the order of their labels, which must be numbers, has one
-        latent with normal noise, and learned thresholds between the classes.
+        Class probabilities given the latents. ``"softmax"`` is the softmax of the latents, for two
+        classes the logistic function of the only latent. ``"probit"``, for two classes only, is
+        the normal distribution function of the only latent. ``"robust_max"`` takes the class of
+        the largest latent, with one label in a thousand wrong. ``"ordinal"``, for ordered classes
+        whose labels are numbers, has one latent with normal noise, and learned thresholds between
+        the classes.
     solver : {"auto", "collapsed", "natural_gradient", "gradient"} or solver, default="auto"
-        ``"collapsed"`` maximizes the ELBO of the best posterior by L-BFGS-B, with natural gradients
-        for the posterior of each evaluation. ``"natural_gradient"`` alternates natural gradients
-        with Adam on the rest; ``"gradient"`` uses Adam for everything. ``"auto"`` is
-        ``"collapsed"`` for up to 10,000 rows, and else natural gradients. Objects with options are
-        `skgpsvm.solvers.Collapsed`, `skgpsvm.solvers.NaturalGradient` and
-        `skgpsvm.solvers.Gradient`.
+        ``"collapsed"`` maximizes the ELBO over the hyperparameters by L-BFGS-B; in each
+        evaluation, natural gradients find the optimal posterior. ``"natural_gradient"`` alternates
+        natural gradients for the posterior with Adam for the rest; ``"gradient"`` uses Adam for
+        everything. ``"auto"`` is ``"collapsed"`` for up to 10,000 rows, otherwise
+        ``"natural_gradient"``. Objects with options are `skgpsvm.solvers.Collapsed`,
+        `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function, added to the kernel as terms: a constant of fixed variance, and for
-        ``"linear"`` a linear function, whose variance is learned with the other hyperparameters.
+        Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
+        ``"linear"``, a linear function whose variance is learned.
     n_inducing : int, default=256
         Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
         have fewer distinct rows. Ignored if ``inducing_points`` is an array.
@@ -80,26 +82,27 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized, if these have at most a million numbers.
+        Whether the inducing points are optimized. Points of more than a million numbers, m d, are
+        not.
     optimizer : {"auto"} or None, default="auto"
-        Whether the kernel's hyperparameters are learned. None keeps them.
+        Whether the kernel's hyperparameters are learned. None keeps the initial ones.
     max_iter : int, default=100
         Maximum number of passes over the rows. With "collapsed", it is also the maximum number of
         rounds of twenty L-BFGS-B steps.
     tol : float, default=1e-2
         Stop when a pass changes the posterior means by less, relative to their norm. "collapsed"
-        also stops when a step gains less than a tenth of it, in nats per row. Smaller values take
-        more passes.
+        also stops when a step gains less than ``0.1 * tol`` nats per row. Smaller values take more
+        passes.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. Few
-        more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that these
-        depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit, and
+        keeps kernel and points if only few rows were added (:ref:`further_rows`). Changing a
+        parameter on which these depend, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Precision of the passes over rows; None is that of X, but float32 for products while
+        Precision of the passes over rows. None is that of X, but float32 for products while
         "collapsed" learns. The algebra of inducing points is always in float64.
     random_state : int, RandomState instance or None, default=None
         Seeds k-means and the minibatches.
@@ -111,25 +114,24 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
     kernel_ : Kernel
         Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)
-        In the units of X.
+        Inducing points, in units of X.
     elbo_ : float
         ELBO, a lower bound on the log evidence, nats. For the softmax of more than two classes it
         is an estimate.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO of every iteration, or its estimate from minibatches; with "collapsed", after each
-        round. Where the default kernel is learned, it includes the log prior of the
-        hyperparameters.
+        ELBO after each iteration, or each round of "collapsed"; an estimate with minibatches. If
+        the default kernel is learned, it includes the log prior of the hyperparameters.
     n_iter_ : int
         Number of passes or rounds.
     thresholds_ : ndarray of shape (n_classes - 1,)
-        Values of the latent function between the classes, only with ``likelihood="ordinal"``.
+        Thresholds of the latent function between the classes. Only with ``likelihood="ordinal"``.
     temperature_ : float
-        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
-        predictions, with a prior. Above 1, these were too cautious. With ``optimizer=None`` it is
-        1, or that of the fit that a warm start continues.
+        Power to which the class probabilities are raised. It minimizes the log loss of
+        leave-one-out predictions, with a prior. A value above 1 means that these were too
+        cautious. With ``optimizer=None`` it is 1, or that of the fit that a warm start continues.
     loo_log_loss_ : float
-        Log loss of the leave-one-out predictions, with this power, in nats per row. Above 3,000
-        rows, it is that of 3,000 of them.
+        Log loss of the leave-one-out predictions with this power, in nats per row. With more than
+        3,000 rows, it is that of a sample of 3,000.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -138,7 +140,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
     Notes
     -----
     Source: Hensman et al. (2015); Khan and Lin (2017) for the natural gradients. A pass costs
-    O(n m^2) for each latent function.
+    O(n m^2) time for each latent function.
 
     Examples
     --------
