@@ -31,56 +31,57 @@ from ._training import (
 class HybridSVGPRegressor(HybridMixin, GPRegressor):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
-    Deep kernel learning: module, kernel, noise and posterior jointly maximize the ELBO. If rows
-    are held out, the noise is then refitted to them. Several outputs share all but the posterior
-    and the noise. See the :ref:`user guide <hybrid>`.
+    This is deep kernel learning: module, kernel, noise and posterior jointly maximize the ELBO. If
+    rows are held out, the noise is then refitted to them. Several outputs share module, kernel and
+    inducing points. See the :ref:`user guide <hybrid>`.
 
     Parameters
     ----------
     module : callable, default=None
-        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
-        A Module itself is not allowed, since every fit has its own weights. It maps a batch
-        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
-        paper's. None is an `MLP` of the standardized features, for tables.
+        The network without its last layer: a `torch.nn.Module` class, or a function that returns a
+        new Module, which maps a batch (b, \*row_shape) to features (b, D). A Module itself is not
+        allowed, since every fit has its own weights. `MNISTExtractor` and `CIFAR10Extractor` are
+        those of Wistuba and Rawat (2018). None is an `MLP` for tables, whose columns are
+        standardized.
     module_params : dict, default=None
         Keyword arguments of ``module``.
     input_shape : tuple of int, default=None
-        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
+        Shape in which the module receives a row, if rows of X are flat. None is the shape in X.
     augmentation : callable, default=None
-        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        Random transformation of training batches, a function from a tensor (b, \*row_shape) to one
         of the same shape.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent functions of the features, each normalized to mean zero and
-        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
-        respected. A `WhiteKernel` in its sum is the noise, in squared units of the normalized y.
-        None is a squared exponential.
+        Prior covariance of the latent functions of the module's features, which are normalized to
+        mean zero and variance one. Optimization starts from its values; its bounds and "fixed"
+        marks are respected. A `WhiteKernel` in its sum is the noise, in squared units of the
+        normalized y. None is a squared exponential.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Likelihood of the targets; see `SVGPRegressor`.
     normalize_y : bool, default=True
-        Whether each output is standardized for the fit. If not, y should be of order one, since
-        initial values and bounds are.
+        Whether to center y and scale it to unit variance. If not, y should be of order one, which
+        the initial values and limits of hyperparameters assume.
     n_inducing : int, default=64
         Number of inducing points, m, in the space of features. Fewer are used if there are fewer
         rows.
     max_iter : int, default=50
-        Maximum number of epochs. The learning rates decay to zero over them.
+        Maximum number of epochs, over which the learning rates decay to zero.
     batch_size : int, default=None
-        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
+        Rows per minibatch. None is a tenth of the rows, but at least 16 and at most 128.
     learning_rate : float, default=1e-3
         Initial learning rate of Adam for the module; that of the head is ten times higher. Both
-        decay to zero as a cosine over ``max_iter`` epochs.
+        decay to zero along a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
-        Whether training ends when the loss of the held-out rows no longer falls, neither with the
-        refitted noise nor with that of the ELBO. The weights of the best epoch are kept, or the
-        initial ones if no epoch is better.
+        Whether training ends when the loss of the held-out rows no longer falls, both with the
+        refitted noise and with that of the ELBO. The model of the best epoch is kept, or the
+        initial one if no epoch is better.
     validation_fraction : float, default=0.1
-        Share of the rows that are held out of training, with ``early_stopping``. The noise is
-        refitted to them.
+        With ``early_stopping``, the share of the rows that is held out of training, and to which
+        the noise is refitted.
     n_iter_no_change : int, default=5
         With ``early_stopping``, the number of epochs without improvement that ends training.
     warm_start : bool, default=False
-        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
-        could not follow, such as ``kernel``, raises an error.
+        Whether `fit` starts from the model of the last fit. Changing a parameter on which it
+        depends, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -96,9 +97,9 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
     kernel_ : Kernel
         Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        In units of the normalized features.
+        Inducing points, in units of the normalized features.
     input_shape_ : tuple of int
-        Shape of a row as the module takes it.
+        Shape in which the module receives a row.
     validation_loss_ : float
         Lowest negative log density of the held-out rows in any epoch, with the refitted noise, in
         nats per row. That of new rows is slightly higher. NaN if no rows are held out.

@@ -34,60 +34,61 @@ _FOLLOWED = {
 class HybridBayesianSVC(HybridMixin, GPClassifier):
     r"""Bayesian support vector machine on the features of a neural network.
 
-    The extractor and the Bayesian SVM are one model, trained jointly by backpropagation in
-    minibatches. The SVM takes the place of a softmax layer, and quantifies its own uncertainty.
-    Class probabilities are calibrated on held-out rows. See the :ref:`user guide <hybrid>`.
+    The Bayesian SVM takes the place of a network's softmax layer, and both are trained together by
+    backpropagation in minibatches. Class probabilities account for the uncertainty of the SVM, and
+    are calibrated on held-out rows. See the :ref:`user guide <hybrid>`.
 
     Parameters
     ----------
     module : callable, default=None
-        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
-        A Module itself is not allowed, since every fit has its own weights. It maps a batch
-        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
-        paper's. None is an `MLP` of the standardized features, with a linear map, for tables.
+        The network without its last layer: a `torch.nn.Module` class, or a function that returns a
+        new Module, which maps a batch (b, \*row_shape) to features (b, D). A Module itself is not
+        allowed, since every fit has its own weights. `MNISTExtractor` and `CIFAR10Extractor` are
+        those of Wistuba and Rawat (2018). None is an `MLP` with ``linear=True`` for tables, whose
+        columns are standardized.
     module_params : dict, default=None
         Keyword arguments of ``module``.
     input_shape : tuple of int, default=None
-        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
+        Shape in which the module receives a row, if rows of X are flat. None is the shape in X.
     augmentation : callable, default=None
-        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        Random transformation of training batches, a function from a tensor (b, \*row_shape) to one
         of the same shape.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent functions of the features, each normalized to mean zero and
-        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
-        respected. None is a squared exponential plus a constant.
+        Prior covariance of the latent functions of the module's features, which are normalized to
+        mean zero and variance one. Optimization starts from its values; its bounds and "fixed"
+        marks are respected. None is a squared exponential plus a constant.
     contrast : {"soft", "hard"}, default="soft"
-        How the loss compares classes. "soft" compares each row with all wrong classes;
-        "hard", as in the paper, with the strongest one.
+        How the hinge loss compares classes. "soft" compares the class of each row with all wrong
+        classes, "hard", as in the paper, with the strongest one.
     probability : {"calibrated", "argmax"}, default="calibrated"
         "calibrated" is the posterior mean of a softmax of the latents, whose temperature, spread
         and intercepts are fitted to held-out rows. "argmax" is the probability that a class has
-        the largest latent, the limit of the paper's samples.
+        the largest latent, which the paper estimates by sampling.
     n_inducing : int, default=64
         Number of inducing points, m, in the space of features. Fewer are used if there are fewer
         rows.
     max_iter : int, default=50
-        Maximum number of epochs. The learning rates decay to zero over them.
+        Maximum number of epochs, over which the learning rates decay to zero.
     batch_size : int, default=None
-        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
+        Rows per minibatch. None is a tenth of the rows, but at least 16 and at most 128.
     learning_rate : float, default=1e-3
         Initial learning rate of Adam for the module; that of the head is ten times higher. Both
-        decay to zero as a cosine over ``max_iter`` epochs.
+        decay to zero along a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
-        Whether training ends when the loss of the held-out rows no longer falls. The weights of
-        the best epoch are kept, or the initial ones of a first fit if it is not better by two
-        standard errors.
+        Whether training ends when the loss of the held-out rows no longer falls. The model of the
+        best epoch is kept, or the initial model of a first fit if the best epoch is not better by
+        two standard errors.
     validation_fraction : float, default=0.1
-        Share of the rows that are held out of training, for the calibration of probabilities and
-        for early stopping. With 0, which needs ``early_stopping=False``, probabilities are a
-        softmax that is not calibrated.
+        Share of the rows that is held out of training, for the calibration of probabilities and
+        for early stopping. With 0, which needs ``early_stopping=False``, probabilities are an
+        uncalibrated softmax.
     n_iter_no_change : int, default=5
         With ``early_stopping``, the number of epochs without improvement that ends training.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
-        could not follow, such as ``kernel``, raises an error.
+        Whether `fit` starts from the model of the last fit. Changing a parameter on which it
+        depends, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -102,9 +103,9 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     kernel_ : Kernel
         Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        In units of the normalized features.
+        Inducing points, in units of the normalized features.
     input_shape_ : tuple of int
-        Shape of a row as the module takes it.
+        Shape in which the module receives a row.
     temperature_ : float
         Factor of the latents in the calibrated softmax.
     spread_ : float
@@ -128,11 +129,11 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     -----
     Source: Wistuba and Rawat (2018), section 3.4.
 
-    Departs from the source: features are normalized, the inducing points start from k-means of
-    them, and the posterior from its optimum on the features of the untrained network; the soft
-    contrast; calibration; early stopping.
+    Departs from the source: features are normalized; inducing points start from their k-means
+    centers, and the posterior from its optimum on the features of the untrained network; soft
+    contrast, calibration and early stopping are added.
 
-    A step costs as much as the module, and O(b m (D + m)) for each latent that a row uses. X is
+    A step costs a pass of the module, and O(b m (D + m)) for each latent that a row uses. X is
     held on the device if it takes at most 256 MiB, and is otherwise read in minibatches.
 
     Examples

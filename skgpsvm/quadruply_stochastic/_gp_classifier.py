@@ -34,14 +34,14 @@ from ._step_runs import by_steps
 
 
 class QSGPClassifier(GPClassifier):
-    r"""Gaussian-process classification with a mean of very many basis functions.
+    r"""Gaussian-process classification whose latent means have very many basis functions.
 
     Each class has a latent function; two classes share one. The latent means are weighted sums of
-    ``n_basis`` random Fourier features or kernels at rows. By default, natural-gradient steps
-    alternate with preconditioned conjugate gradients for the weights. Alternatively, stochastic
-    steps learn the weights under a quadratic bound on the likelihood. They sample rows once and
-    basis functions twice; their cost depends on neither number. See the :ref:`user guide
-    <quadruply_stochastic>`.
+    ``n_basis`` random Fourier features or kernel functions at rows. By default, natural-gradient
+    steps alternate with preconditioned conjugate gradients for the weights. Alternatively,
+    stochastic steps, whose cost does not depend on the number of rows or functions, learn the
+    weights under a quadratic bound on the likelihood. See the
+    :ref:`user guide <quadruply_stochastic>`.
 
     Parameters
     ----------
@@ -52,38 +52,40 @@ class QSGPClassifier(GPClassifier):
         each feature, whose hyperparameters have a prior.
     solver : {"cg", "sgd", "adagrad"} or solver, default="cg"
         How the coefficients of the means are learned. "cg" runs preconditioned conjugate
-        gradients, which use all functions at all rows in every iteration. "sgd" and "adagrad" take
-        stochastic steps, whose cost depends on neither number. Steps of "sgd" have a constant size
-        and are averaged. Those of "adagrad", as in the paper, are scaled by past gradients. Objects
+        gradients, which evaluate all functions at all rows in every iteration. "sgd" and "adagrad"
+        take stochastic steps, for millions of functions. Steps of "sgd" have a constant size and
+        are averaged; those of "adagrad", as in the paper, are scaled by past gradients. Objects
         with options are `skgpsvm.solvers.ConjugateGradients` and
         `skgpsvm.solvers.QuadruplyStochastic`.
     basis : {"fourier", "orthogonal", "inducing"}, default="fourier"
-        Basis functions of the mean. "fourier" and "orthogonal" are cosines and sines with random
-        frequencies of an RBF or Matern kernel, independent or orthogonal in blocks of d.
-        "inducing" are kernels at rows.
+        Basis functions of the mean. "fourier" are cosines and sines with random frequencies from
+        the spectrum of the kernel. "orthogonal" are the same, with frequencies that are orthogonal
+        in blocks of d. "inducing" are kernel functions at rows.
     n_basis : int, default=4000
         Number of basis functions, m. Fourier features are rounded up to pairs of cosine and sine;
-        kernels at rows are at most as many as rows. More functions are closer to the exact
-        process, at a cost in proportion.
+        kernel functions are at most as many as rows. More functions approximate the exact process
+        better, at a proportional cost.
     covariance : {"nystroem", "chevron", "mean_field"}, default="nystroem"
-        Posterior covariance. "nystroem" is a covariance on the inducing points, at a cost that does
-        not depend on m. The others, as in the paper, are covariances of the weights: independent
-        for "mean_field", with ``n_dense_columns`` dense columns of its factor for "chevron".
+        Posterior covariance. "nystroem" is that of the values at the inducing points, at a cost
+        that does not depend on m. The others, as in the paper, are covariances of the weights:
+        "mean_field" makes weights independent, and "chevron" adds ``n_dense_columns`` dense
+        columns to the factor.
     n_dense_columns : int, default=10
         Number of dense columns of "chevron".
     augment : bool, default=False
-        Whether to add the variance of one more kernel function at x itself, up to the prior's. It
-        is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would otherwise
-        fall to zero far from the data. The fitted model then stores the training rows.
+        Whether to add the variance of one more kernel function, at the predicted point, up to that
+        of the prior. It is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance
+        would otherwise fall to zero far from the data. The fitted model then stores the training
+        rows.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function, whose coefficients have a prior, see `SVGPClassifier`. None is "linear" for
-        "cg", and "zero" for stochastic steps, which vague terms slow down.
+        "cg", and "zero" for stochastic steps, which terms with vague priors slow down.
     n_inducing : int, default=256
         Number of inducing points, k, of the "nystroem" covariance and of the sparse GP that learns
         the kernel.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
-        Initial inducing points: centers of clusters of the standardized rows, rows drawn at random,
-        or the given points, in units of X.
+        Initial inducing points: k-means centers of the standardized rows, rows drawn at random, or
+        the given array, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are optimized.
     optimizer : {"auto"} or None, default="auto"
@@ -98,15 +100,15 @@ class QSGPClassifier(GPClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its coefficients and covariance. Few more rows keep what was learned before "cg", see
-        :ref:`further_rows`. A parameter that such a model has fixed, for instance
-        ``kernel``, must not change; an error names it.
+        Whether `fit` starts from the hyperparameters of the last fit, and stochastic steps also
+        from its coefficients and covariance. With "cg", hyperparameters are kept if only few rows
+        were added (:ref:`further_rows`). Changing a parameter on which these depend, such as
+        ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
         Precision of the features and their products, which are summed in float64. None is the
-        dtype of X, but float32 while hyperparameters are learned. Kernels at rows with
+        dtype of X, but float32 while hyperparameters are learned. Kernel functions at rows with
         ``solver="cg"`` are always float64.
     random_state : int, RandomState instance or None, default=None
         Seeds k-means, the random frequencies, the subsamples of rows and the minibatches.
@@ -118,11 +120,11 @@ class QSGPClassifier(GPClassifier):
     kernel_ : Kernel
         Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (k, d)
-        Inducing points of the "nystroem" covariance and of learning, in units of X. If neither uses
-        them, this is one row of X.
+        Inducing points of the "nystroem" covariance and of the sparse GP, in units of X. If
+        neither is used, this is one row of X.
     basis_ : FourierFeatures or ndarray of shape (m, d)
-        Basis functions of the mean: rows, or the specification of random Fourier features by
-        ``n_pairs``, the number of frequencies, and ``seed``, from which they are drawn.
+        Basis functions of the mean: the rows of kernel functions, or an object that defines random
+        Fourier features by their number of frequencies, ``n_pairs``, and ``seed``.
     elbo_ : float
         Lower bound on the log evidence, in nats. For stochastic steps, the mean of its estimates in
         the last pass, under the quadratic bound.
@@ -131,9 +133,9 @@ class QSGPClassifier(GPClassifier):
     n_iter_ : int
         Number of iterations or passes.
     temperature_ : float
-        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
-        predictions of the sparse process that learns the kernel. If nothing is learned, it is 1, or
-        that of the fit that a warm start continues.
+        Power to which the class probabilities are raised. It minimizes the log loss of
+        leave-one-out predictions of the sparse GP that learns the kernel. If nothing is learned,
+        it is 1, or that of the fit that a warm start continues.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -142,15 +144,15 @@ class QSGPClassifier(GPClassifier):
     Notes
     -----
     Source: Evans and Nair (2020), Theorems 1 and 2, Propositions 1 to 4. Departs from the source:
-    its Theorem 3 is not a bound, and quadratic bounds replace it. Some defaults differ from the
-    paper because they proved better; the user guide lists them.
+    its Theorem 3 is not a bound, and quadratic bounds replace it. The user guide lists further
+    differences.
 
     With ``solver="cg"`` an iteration costs O(n m d). Memory beyond X is about
-    ``8 * (q * m + (c + 3) * q**2 + 2**23)`` bytes for c latents, where the preconditioner has
-    q = min(m / 2, n, 4096) rows. A stochastic step of b rows, s sampled functions and p support
-    rows costs O((b + p) s d + b p^2), independent of n and m. Its memory is O(m), for the
-    coefficients alone: frequencies that would take over 256 MiB are drawn anew for every use.
-    Orthogonal frequencies then add O(s d^3) to a step. A prediction costs O(m d + k^2) per row.
+    ``8 * (q * m + (c + 3) * q**2 + 2**23)`` bytes for c latents, with q = min(m / 2, n, 4096) rows
+    in the preconditioner. A stochastic step of b rows, s sampled functions and p support rows
+    costs O((b + p) s d + b p^2), for any n and m, and O(m) memory. Frequencies that would take
+    over 256 MiB are drawn anew for every use, which adds O(s d^3) to a step if they are
+    orthogonal. A prediction costs O(m d + k^2) per row.
 
     Examples
     --------

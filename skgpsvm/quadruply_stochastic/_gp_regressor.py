@@ -35,53 +35,54 @@ _USES = USES | {
 
 
 class QSGPRegressor(GPRegressor):
-    r"""Gaussian-process regression with a mean of very many basis functions.
+    r"""Gaussian-process regression whose mean has very many basis functions.
 
-    The posterior mean is a weighted sum of ``n_basis`` random Fourier features or kernels at rows.
-    By default, preconditioned conjugate gradients solve a linear system for the weights.
-    Alternatively, stochastic steps learn them, which sample rows once and basis functions twice;
-    their cost depends on neither number. See the :ref:`user guide <quadruply_stochastic>`.
+    The posterior mean is a weighted sum of ``n_basis`` random Fourier features or kernel functions
+    at rows. By default, preconditioned conjugate gradients solve a linear system for the weights.
+    Alternatively, stochastic steps learn them, whose cost does not depend on the number of rows or
+    functions. See the :ref:`user guide <quadruply_stochastic>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalized y. With Fourier features
-        it must be a sum of RBF and Matern kernels times constants. Hyperparameters start from its
-        values and are learned within its bounds, unless they are "fixed". None is a squared
-        exponential with a length scale for each feature or, if the log evidence is higher and
-        ``solver="cg"`` has fewer than 500 rows, a Matern kernel of smoothness 5/2. Its
+        Prior covariance of the latent function, in units of the normalized y. With Fourier
+        features it must be a sum of RBF and Matern kernels times constants. Hyperparameters start
+        from its values and are learned within its bounds, unless they are "fixed". None is a
+        squared exponential with one length scale per feature; with ``solver="cg"`` and fewer than
+        500 rows, it is a Matern kernel of smoothness 5/2 if the log evidence is higher. Its
         hyperparameters and the noise have a prior.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Distribution of the noise. "laplace" is robust to outliers.
     solver : {"cg", "sgd", "adagrad"} or solver, default="cg"
-        How the coefficients of the mean are learned. "cg" runs preconditioned conjugate
-        gradients, which use all functions at all rows in every iteration. "sgd" and "adagrad" take
-        stochastic steps, whose cost depends on neither number. Steps of "sgd" have a constant size
-        and are averaged. Those of "adagrad", as in the paper, are scaled by past gradients. Objects
-        with options are `skgpsvm.solvers.ConjugateGradients` and
-        `skgpsvm.solvers.QuadruplyStochastic`.
+        How the coefficients of the mean are learned. "cg" runs preconditioned conjugate gradients,
+        which evaluate all functions at all rows in every iteration. "sgd" and "adagrad" take
+        stochastic steps, for millions of functions. Steps of "sgd" have a constant size and are
+        averaged; those of "adagrad", as in the paper, are scaled by past gradients. Objects with
+        options are `skgpsvm.solvers.ConjugateGradients` and `skgpsvm.solvers.QuadruplyStochastic`.
     basis : {"fourier", "orthogonal", "inducing"}, default="fourier"
-        Basis functions of the mean. "fourier" and "orthogonal" are cosines and sines with random
-        frequencies of an RBF or Matern kernel, independent or orthogonal in blocks of d.
-        "inducing" are kernels at rows.
+        Basis functions of the mean. "fourier" are cosines and sines with random frequencies from
+        the spectrum of the kernel. "orthogonal" are the same, with frequencies that are orthogonal
+        in blocks of d. "inducing" are kernel functions at rows.
     n_basis : int, default=10000
         Number of basis functions, m. Fourier features are rounded up to pairs of cosine and sine;
-        kernels at rows are at most as many as rows. More functions are closer to the exact
-        process, at a cost in proportion.
+        kernel functions are at most as many as rows. More functions approximate the exact process
+        better, at a proportional cost.
     covariance : {"nystroem", "chevron", "mean_field"}, default="nystroem"
-        Posterior covariance. "nystroem" is a covariance on the inducing points, at a cost that does
-        not depend on m. The others, as in the paper, are covariances of the weights: independent
-        for "mean_field", with ``n_dense_columns`` dense columns of its factor for "chevron".
+        Posterior covariance. "nystroem" is that of the values at the inducing points, at a cost
+        that does not depend on m. The others, as in the paper, are covariances of the weights:
+        "mean_field" makes weights independent, and "chevron" adds ``n_dense_columns`` dense
+        columns to the factor.
     n_dense_columns : int, default=10
         Number of dense columns of "chevron".
     augment : bool, default=False
-        Whether to add the variance of one more kernel function at x itself, up to the prior's. It
-        is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would otherwise
-        fall to zero far from the data. The fitted model then stores the training rows.
+        Whether to add the variance of one more kernel function, at the predicted point, up to that
+        of the prior. It is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance
+        would otherwise fall to zero far from the data. The fitted model then stores the training
+        rows.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function, in units of the normalized y. Its coefficients have a vague prior and are
-        part of the kernel. None is "constant" for "cg", and "zero" for stochastic steps, which
-        vague terms slow down.
+        Mean function, in units of the normalized y. Its coefficients have a vague prior, which
+        becomes a term of the kernel. None is "constant" for "cg", and "zero" for stochastic steps,
+        which terms with vague priors slow down.
     noise_variance : float, default=None
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise.
@@ -89,37 +90,38 @@ class QSGPRegressor(GPRegressor):
         Number of inducing points, k, of the "nystroem" covariance and of the sparse GP that learns
         the hyperparameters.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
-        Initial inducing points: centers of clusters of the standardized rows, rows drawn at random,
-        or the given points, in units of X.
+        Initial inducing points: k-means centers of the standardized rows, rows drawn at random, or
+        the given array, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are optimized.
     optimizer : {"auto"} or None, default="auto"
-        Whether kernel and noise are learned, on some thousand rows. None keeps the given ones,
-        unless stochastic steps learn them. Unless it is None, the noise and the power of the
-        variances are calibrated on a tenth of the rows, held out. Calibration needs at least 500
-        rows, Gaussian noise and a "nystroem" covariance.
+        Whether kernel and noise are learned, on some thousand rows. If so, the noise and the power
+        of the variances are then calibrated on a held-out tenth of the rows; this needs at least
+        500 rows, Gaussian noise and a "nystroem" covariance. None keeps the given values, unless
+        stochastic steps learn them.
     max_iter : int, default=100
         Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
         the rows. `partial_fit` takes one pass.
     tol : float, default=1e-3
-        Stop conjugate gradients when two quantities are below it: the norm of the preconditioned
-        residual, relative to that at the prior mean, and the remaining gain of the bound, in nats
-        per row. They also stop when ten iterations have gained less. With Laplace noise it is the
-        relative change of the means.
+        Tolerance of conjugate gradients. With Gaussian noise they stop when two quantities are
+        below it: the norm of the preconditioned residual, relative to that of a mean of zero, and
+        the remaining gain of the ELBO, in nats per row. They also stop when ten iterations gained
+        less than ``tol`` nats per row. With Laplace noise they stop when a step changes the means
+        by less, relative to their norm.
     normalize_y : bool, default=True
-        Whether y is centered and scaled to unit variance first. Otherwise y should be of order
-        one, since the initial values and the limits of learning assume it.
+        Whether to center y and scale it to unit variance. If not, y should be of order one, which
+        the initial values and limits of hyperparameters assume.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its coefficients, covariance and calibration. Few more rows keep what was learned
-        before "cg", see :ref:`further_rows`. A parameter that such a model has fixed, for instance
-        ``kernel``, must not change; an error names it.
+        Whether `fit` starts from the hyperparameters of the last fit, and stochastic steps also
+        from its coefficients, covariance and calibration. With "cg", hyperparameters are kept if
+        only few rows were added (:ref:`further_rows`). Changing a parameter on which these depend,
+        such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
         Precision of the features and their products, which are summed in float64. None is float64.
-        "float32" halves the time and is safe unless the noise is far below the signal. Kernels at
-        rows with ``solver="cg"`` are always float64.
+        "float32" halves the time and is safe unless the noise is far below the signal. Kernel
+        functions at rows with ``solver="cg"`` are always float64.
     random_state : int, RandomState instance or None, default=None
         Seeds k-means, the random frequencies, the subsamples of rows and the minibatches.
 
@@ -128,16 +130,16 @@ class QSGPRegressor(GPRegressor):
     kernel_ : Kernel
         Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (k, d)
-        Inducing points of the "nystroem" covariance and of learning, in units of X. If neither uses
-        them, this is one row of X.
+        Inducing points of the "nystroem" covariance and of the sparse GP, in units of X. If
+        neither is used, this is one row of X.
     basis_ : FourierFeatures or ndarray of shape (m, d)
-        Basis functions of the mean: rows, or the specification of random Fourier features by
-        ``n_pairs``, the number of frequencies, and ``seed``, from which they are drawn.
+        Basis functions of the mean: the rows of kernel functions, or an object that defines random
+        Fourier features by their number of frequencies, ``n_pairs``, and ``seed``.
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance, in squared units of y, for each output.
     variance_power_ : float
-        Power to which the ratio of posterior and prior variance of the latent function is raised;
-        at least 1.
+        Power to which the ratio of posterior and prior variance of the latent function is raised.
+        At least 1; larger values correct variances that are too large.
     elbo_ : float
         Lower bound on the log evidence of the normalized y, in nats, before calibration. For
         stochastic steps, the mean of its estimates in the last pass.
@@ -153,15 +155,15 @@ class QSGPRegressor(GPRegressor):
     Notes
     -----
     Source: Evans and Nair (2020), Theorems 1 and 2, Propositions 1 to 4. Departs from the source:
-    its Theorem 3 is not a bound, and quadratic bounds replace it. Some defaults differ from the
-    paper because they proved better; the user guide lists them.
+    its Theorem 3 is not a bound, and quadratic bounds replace it. The user guide lists further
+    differences.
 
     With ``solver="cg"`` an iteration costs O(n m d). Memory beyond X is about
-    ``8 * (q * m + 4 * q**2 + 2**23)`` bytes, where the preconditioner has q = min(m / 2, n, 4096)
-    rows. A stochastic step of b rows, s sampled functions and p support rows costs
-    O((b + p) s d + b p^2), independent of n and m. Its memory is O(m), for the coefficients alone:
-    frequencies that would take over 256 MiB are drawn anew for every use. Orthogonal frequencies
-    then add O(s d^3) to a step. A prediction costs O(m d + k^2) per row.
+    ``8 * (q * m + 4 * q**2 + 2**23)`` bytes, with q = min(m / 2, n, 4096) rows in the
+    preconditioner. A stochastic step of b rows, s sampled functions and p support rows costs O((b
+    + p) s d + b p^2), for any n and m, and O(m) memory. Frequencies that would take over 256 MiB
+    are drawn anew for every use, which adds O(s d^3) to a step if they are orthogonal. A
+    prediction costs O(m d + k^2) per row.
 
     Examples
     --------

@@ -20,57 +20,57 @@ from ._rvm_training import (
 
 
 class QSRVMClassifier(GPClassifier):
-    r"""Relevance vector machine for classification, with a sparse sum of kernel functions.
+    r"""Relevance vector machine for classification, a sparse sum of kernel functions.
 
     Each class has a latent function; two classes share one. A latent function is a weighted sum of
-    kernel functions at the rows, plus a constant. Each weight has its own prior precision, which is
-    learned by maximizing a lower bound on the evidence. Most precisions grow without limit, and
-    functions that no class needs are pruned. Class probabilities are the softmax of the latents, or
-    the logistic function of the only latent for two classes. See the
+    kernel functions at the rows, plus a constant. Each weight has its own prior precision, which
+    maximizes a lower bound on the evidence. Most precisions grow without limit, and functions that
+    no class needs are pruned. Class probabilities are the softmax of the latents, for two classes
+    the logistic function of the only latent. See the
     :ref:`user guide <relevance_vector_machines>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Kernel of the basis functions, one for each row. None is a squared exponential of height 1.
-        Its length scales are proportional to the features' standard deviations and start from the
+        Kernel of the basis functions, one for each row. None is a squared exponential of height 1,
+        with length scales proportional to the features' standard deviations. They start from the
         median distance between some rows.
     solver : {"sweeps", "quadruply_stochastic"} or solver, default="sweeps"
         How the model is fitted. "sweeps" is coordinate ascent over all rows and functions.
-        "quadruply_stochastic", the paper's, takes steps on samples of both. It is for more
-        functions than sweeps can hold and for `partial_fit`; otherwise sweeps are more accurate in
-        less time. The objects `skgpsvm.solvers.Sweeps` and `skgpsvm.solvers.QuadruplyStochastic`
-        have the options.
+        "quadruply_stochastic", the paper's, takes steps on samples of both. Take it only for more
+        functions than sweeps can hold, or for `partial_fit`: sweeps are more accurate in less
+        time. Objects with options are `skgpsvm.solvers.Sweeps` and
+        `skgpsvm.solvers.QuadruplyStochastic`.
     covariance : {"auto", "full", "chevron", "mean_field"}, default="auto"
         Posterior covariance of the weights of a latent. "auto" is "full" for sweeps and
-        "mean_field" for stochastic steps. "mean_field" makes weights independent, which prunes more
-        functions and underestimates variances. "chevron", for stochastic steps, has
-        ``n_dense_columns`` dense columns of its factor besides.
+        "mean_field" for stochastic steps. "mean_field" makes weights independent, which prunes
+        more functions and underestimates variances. "chevron", for stochastic steps, adds
+        ``n_dense_columns`` dense columns to the factor.
     n_dense_columns : int, default=10
         Number of dense columns of "chevron".
     n_basis : int, default=2000
-        Number of functions to start from, M: at rows drawn at random, or at all rows if there are
-        no more.
+        Initial number of functions, M: at rows drawn at random, or at all rows if there are no
+        more.
     relevance_threshold : float, default=1e4
         Prior precision above which a function is pruned; more than 1. Smaller values prune more.
         The default assumes functions of height 1.
     optimizer : {"auto"} or None, default="auto"
-        Whether length scales are learned, by threefold cross-validation on at most 500 rows. All
-        are multiplied by one factor: the largest power of two, or of four with up to 60 rows, whose
-        log loss is within a standard error of the best. All rows of rare classes are among the 500.
-        Other hyperparameters of the kernel are fixed, and so are length scales if there are fewer
-        than 3 rows. With "auto", held-out rows also determine ``temperature_``.
+        Whether the length scales are learned, by threefold cross-validation on at most 500 rows,
+        with all rows of rare classes. They are multiplied by one factor: the largest power of two,
+        or of four with up to 60 rows, whose log loss is within a standard error of the best. Other
+        hyperparameters of the kernel are fixed. Held-out rows also determine ``temperature_``.
+        None, or fewer than 3 rows, keeps the length scales.
     max_iter : int, default=300
-        Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
-        `partial_fit` takes one pass, which learns the precisions further and prunes functions.
+        Maximum number of sweeps over the weights, or number of passes of minibatches over the
+        rows. `partial_fit` takes one pass, which also updates the precisions and prunes functions.
     tol : float, default=1e-4
         Stop when a sweep prunes no function and changes the bound by less, in nats per row.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its weights and precisions. A parameter that such a model has fixed, for instance
-        ``kernel``, must not change; an error names it.
+        Whether `fit` starts from the hyperparameters of the last fit, and stochastic steps also
+        from its weights and precisions. Changing a parameter on which these depend, such as
+        ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -89,7 +89,7 @@ class QSRVMClassifier(GPClassifier):
         Rows whose functions remain, in units of X.
     relevance_ : ndarray of shape (r,) or (n_classes, r)
         Prior precisions of their weights; for more than two classes, one row per class. It is
-        exp(28) where a class does not use a function that another class does.
+        exp(28) for a function that only other classes use.
     elbo_ : float
         Lower bound on the log evidence, in nats.
     objective_curve_ : ndarray of shape (n_iterations,)
@@ -97,8 +97,8 @@ class QSRVMClassifier(GPClassifier):
     n_iter_ : int
         Number of sweeps or passes.
     temperature_ : float
-        Power that the ratios of class probabilities to class frequencies are raised to, learned
-        with sweeps from held-out rows. If nothing is learned, it is 1, or that of the fit that a
+        Power to which the ratios of class probabilities to class frequencies are raised. Sweeps
+        determine it from held-out rows. If nothing is learned, it is 1, or that of the fit that a
         warm start continues.
     n_features_in_ : int
         Number of features, d.
@@ -115,16 +115,15 @@ class QSRVMClassifier(GPClassifier):
     Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003); Opper and
     Archambeau (2009) for two classes, the bound of Boehning for more. The source's algorithm is
     ``solver=QuadruplyStochastic(step="adagrad")`` with ``covariance="chevron"``. Departs from the
-    source: sweeps with two classes use the expected log likelihood instead of a bound, which rare
-    classes need. Stochastic steps have the bound of Jaakkola and Jordan. There may be more than two
-    classes.
+    source: sweeps with two classes use the expected log likelihood instead of a bound, which is
+    more accurate for rare classes. Stochastic steps have the bound of Jaakkola and Jordan. There
+    may be more than two classes.
 
-    With two classes each of the first sweeps costs O(n M^2 + M^3). With c classes it costs
-    O(c M^3), and O(n M^2) once for all. In later sweeps M is the number of functions that a class
-    still uses.
-    Memory beyond X is about ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A stochastic step costs the
-    same for all n and M, and the memory of the steps is O(n + M). A prediction costs O(r^2) per row
-    and latent, or O(r) with independent weights.
+    With two classes, each of the first sweeps costs O(n M^2 + M^3). With c classes, it costs
+    O(c M^3), and all together O(n M^2). In later sweeps, M is the number of functions that a class
+    still uses. Memory beyond X is about ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A stochastic
+    step costs the same for all n and M, and the memory of the steps is O(n + M). A prediction
+    costs O(r^2) per row and latent, or O(r) with independent weights.
 
     Examples
     --------

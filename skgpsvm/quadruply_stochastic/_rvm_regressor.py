@@ -31,34 +31,34 @@ class QSRVMRegressor(GPRegressor):
     r"""Relevance vector machine for regression, a sparse sum of kernel functions.
 
     The latent function is a weighted sum of kernel functions at the rows, plus a constant. Each
-    weight has its own prior precision, which is learned by maximizing the evidence. Most precisions
-    grow without limit, and their functions are pruned. The cost of a prediction depends only on the
-    few that remain. See the :ref:`user guide <relevance_vector_machines>`.
+    weight has its own prior precision, which maximizes the evidence. Most precisions grow without
+    limit, and their functions are pruned. The cost of a prediction depends only on the few that
+    remain. See the :ref:`user guide <relevance_vector_machines>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Kernel of the basis functions, one for each row. None is a squared exponential of height 1.
-        Its length scales are proportional to the features' standard deviations and start from the
+        Kernel of the basis functions, one for each row. None is a squared exponential of height 1,
+        with length scales proportional to the features' standard deviations. They start from the
         median distance between some rows.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Distribution of the noise. "laplace" is robust to outliers.
     solver : {"sweeps", "quadruply_stochastic"} or solver, default="sweeps"
         How the model is fitted. "sweeps" is coordinate ascent over all rows and functions.
-        "quadruply_stochastic", the paper's, takes steps on samples of both. It is for more
-        functions than sweeps can hold and for `partial_fit`; otherwise sweeps are more accurate in
-        less time. The objects `skgpsvm.solvers.Sweeps` and `skgpsvm.solvers.QuadruplyStochastic`
-        have the options.
+        "quadruply_stochastic", the paper's, takes steps on samples of both. Take it only for more
+        functions than sweeps can hold, or for `partial_fit`: sweeps are more accurate in less
+        time. Objects with options are `skgpsvm.solvers.Sweeps` and
+        `skgpsvm.solvers.QuadruplyStochastic`.
     covariance : {"auto", "full", "chevron", "mean_field"}, default="auto"
         Posterior covariance of the weights. "auto" is "full" for sweeps and "mean_field" for
         stochastic steps. "mean_field" makes weights independent, which prunes more functions and
-        underestimates variances. "chevron", for stochastic steps, has ``n_dense_columns`` dense
-        columns of its factor besides.
+        underestimates variances. "chevron", for stochastic steps, adds ``n_dense_columns`` dense
+        columns to the factor.
     n_dense_columns : int, default=10
         Number of dense columns of "chevron".
     n_basis : int, default=2000
-        Number of functions to start from, M: at rows drawn at random, or at all rows if there are
-        no more.
+        Initial number of functions, M: at rows drawn at random, or at all rows if there are no
+        more.
     relevance_threshold : float, default=1e4
         Prior precision above which a function is pruned; more than 1. Smaller values prune more.
         The default assumes functions of height 1 and the normalized y.
@@ -66,28 +66,27 @@ class QSRVMRegressor(GPRegressor):
         Initial noise variance, in squared units of the normalized y; None is a tenth of the
         variance of y. It must be None if the kernel has a `WhiteKernel`, which is then the noise.
     optimizer : {"auto"} or None, default="auto"
-        Whether noise and length scales are learned. Length scales are learned by threefold
-        cross-validation on at most 500 rows. All are multiplied by one factor: the largest power
-        of two, or of four with up to 60 rows, whose log density is within a standard error of the
-        best. Other hyperparameters of the kernel are
-        fixed, and so are length scales if there are fewer than 3 rows. The noise maximizes the
-        evidence. After sweeps, the noise of predictions is at least the value with the highest
-        density of held-out rows: those of all three folds, or of one if there are more than 500.
-        Those rows also determine how far predictions deviate from the mean of y.
+        Whether noise and length scales are learned. Threefold cross-validation on at most 500 rows
+        multiplies all length scales by one factor: the largest power of two, or of four with up to
+        60 rows, whose log density is within a standard error of the best. Other hyperparameters of
+        the kernel are fixed, and so are length scales with fewer than 3 rows. The noise maximizes
+        the evidence. After sweeps, the noise of predictions is at least the value with the highest
+        density of held-out rows (all three folds, or one of more than 500 rows), and the same rows
+        determine how far predictions are shrunk to the mean of y.
     max_iter : int, default=300
-        Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
-        `partial_fit` takes one pass, which learns the precisions further and prunes functions.
+        Maximum number of sweeps over the weights, or number of passes of minibatches over the
+        rows. `partial_fit` takes one pass, which also updates the precisions and prunes functions.
     tol : float, default=1e-7
-        Stop when a sweep prunes no function and changes the bound by less, in nats per row. Near
-        the optimum, sweeps still prune functions that others can replace, which hardly changes the
-        bound: a larger value leaves more vectors that predict alike.
+        Stop when a sweep prunes no function and changes the bound by less, in nats per row. With a
+        larger value, more functions remain that others can replace: pruning them hardly changes
+        the bound or the predictions.
     normalize_y : bool, default=True
-        Whether y is centered and scaled to unit variance first. Otherwise y should be of order
-        one, since the initial values and the limits of learning assume it.
+        Whether to center y and scale it to unit variance. If not, y should be of order one, which
+        the initial values and limits of hyperparameters assume.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its weights and precisions. A parameter that such a model has fixed, for instance
-        ``kernel``, must not change; an error names it.
+        Whether `fit` starts from the hyperparameters of the last fit, and stochastic steps also
+        from its weights and precisions. Changing a parameter on which these depend, such as
+        ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -104,7 +103,7 @@ class QSRVMRegressor(GPRegressor):
         Rows whose functions remain, in units of X.
     relevance_ : ndarray of shape (r,) or (t, r)
         Prior precisions of their weights; for several outputs, one row per output. It is exp(28)
-        where an output does not use a function that another output does.
+        for a function that only other outputs use.
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance of predictions, in squared units of y, for each output, without the known
         variances that `fit` was given. Its lower limit is a millionth of the variance of y.
@@ -133,11 +132,10 @@ class QSRVMRegressor(GPRegressor):
 
     Several outputs share the functions, each with its own precisions. A function remains while it
     is relevant to any output. Each of the first sweeps costs O(M^3), and all together O(n M^2);
-    with Laplace or known noise each costs O(n M^2). In later sweeps M is the number of functions
-    that an output still uses.
-    Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A stochastic
-    step costs the same for all n and M, and the memory of the steps is O(n + M). A prediction costs
-    O(r^2) per row, or O(r) with independent weights.
+    with Laplace or known noise, each costs O(n M^2). In later sweeps, M is the number of functions
+    that an output still uses. Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes
+    for t outputs. A stochastic step costs the same for all n and M, and the memory of the steps is
+    O(n + M). A prediction costs O(r^2) per row, or O(r) with independent weights.
 
     Examples
     --------
