@@ -107,11 +107,13 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     input_shape_ : tuple of int
         Shape in which the module receives a row.
     temperature_ : float
-        Factor of the latents in the calibrated softmax.
+        Factor of the latents in the calibrated softmax. Larger values give more confident
+        probabilities.
     spread_ : float
         Factor of the latents' posterior variances in the calibrated probabilities.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Added to the scaled latents in the calibrated softmax.
+        Terms added to the scaled latents in the calibrated softmax, a share of the log class
+        frequencies.
     validation_loss_ : float
         Log loss of the held-out rows after calibration on them, in nats per row. The log loss of
         new rows is slightly higher. NaN if no rows are held out.
