@@ -1,6 +1,6 @@
 """Solvers: the ways to fit a model, each with the options that only it has.
 
-The parameter ``solver`` of an estimator takes one of these objects, or a string, which stands for
+The parameter ``solver`` of an estimator takes one of these objects, or a string that is short for
 an object with default options. A grid search can vary options: with ``solver=NaturalGradient()``,
 the batch size is its parameter ``solver__batch_size``.
 """
