@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from ._posteriors import (
     WeightPosterior,
     whitened_basis,
 )
-from ._torch_kernels import torch_kernel, torch_kernels, with_theta
+from ._torch_kernels import torch_kernels, with_theta
 from .kernels._composite import exact_and_rest
 
 # Layout of fitted models in pickles and of states in checkpoints; those of another are refused.
@@ -31,7 +32,7 @@ class FittedModel(ABC):
     """Arrays of a fitted model, and the torch posterior that they define.
 
     A posterior holds factorizations, so it is made once for each device and kept with the model.
-    Pickles and copies by `dataclasses.replace` leave it out.
+    Pickles and copies by `dataclasses.replace` leave it out, and torch kernels too.
     """
 
     def posterior(self, device):
@@ -53,9 +54,8 @@ class FittedModel(ABC):
 
     def __getstate__(self):
         # A copy, since a prediction in another thread may add the posteriors meanwhile.
-        fields = dict(vars(self))
-        fields.pop("_posteriors", None)
-        return fields
+        made = {"_posteriors", "torch_kernels"}
+        return {name: part for name, part in vars(self).items() if name not in made}
 
 
 @dataclass
@@ -74,6 +74,11 @@ class SparseModel(FittedModel):
     # The kernel that ``kernel`` is a part of, if that has a `WhiteKernel`
     template: Kernel | None = None
 
+    @cached_property
+    def torch_kernels(self):
+        """Torch forms of the kernel of each group, a tuple of functions of the whole theta."""
+        return torch_kernels(self.kernel)
+
     @property
     def whole_kernel(self):
         """The kernel, with the noise among its terms if the template has it there."""
@@ -90,7 +95,7 @@ class SparseModel(FittedModel):
     def uses_points(self):
         """True if a term of the kernel is projected on the inducing points."""
         m, d = self.Z.shape
-        return any(exact_and_rest(part, d, m)[1] for part in torch_kernels(self.kernel))
+        return any(exact_and_rest(part, d, m)[1] for part in self.torch_kernels)
 
     def state(self, device):
         """Return new float64 tensors of all arrays that there are, by name."""
@@ -118,7 +123,7 @@ class SparseModel(FittedModel):
     def basis(self, device):
         """Return the whitened features of the inducing points."""
         state = self.state(device)
-        return whitened_basis(torch_kernels(self.kernel), state["theta"], state["Z"], self.jitter)
+        return whitened_basis(self.torch_kernels, state["theta"], state["Z"], self.jitter)
 
     def make_posterior(self, device):
         state, bases = self.state(device), self.basis(device).groups
@@ -152,7 +157,7 @@ class ModelWithBases(SparseModel):
 
     def mean_bases(self, device):
         """Return the functions that span the mean."""
-        state, kernel = self.state(device), torch_kernel(self.kernel)
+        state, (kernel,) = self.state(device), self.torch_kernels
         if isinstance(self.bases, FourierFeatures):
             if self.bases.nystroem and (basis := self.basis(device)).projected:
                 return NystroemFourierBases(basis, self.bases, self.Z.shape[1])

@@ -23,7 +23,7 @@ from ._optim import PARAMETER_BOUNDS, Free
 from ._parameters import ALWAYS
 from ._problem import N_INDUCING, Fitted, Problem
 from ._sites import SiteLikelihood
-from ._torch_kernels import theta_bounds, torch_kernels
+from ._torch_kernels import theta_bounds
 from ._validation import check_kernel
 from .exceptions import NotPositiveDefiniteError
 from .inducing import select_inducing_points
@@ -201,15 +201,14 @@ class SparseProblem:
         Inducing points at all rows stay: to move them cannot help. So do points of more than a
         million numbers, of which L-BFGS-B keeps some twenty copies.
         """
-        free = {
-            "theta": model.kernel.n_dims > 0,
-            "noise": len(model.noise) > 0,
-            "Z": model.uses_points and model.Z.size <= _MAX_MOVED,
-        }
-        parts = [name for name, is_free in free.items() if is_free and name in self.learned]
-        if "Z" in parts and are_points(self.rows, model.Z):
-            parts.remove("Z")
-        return parts
+        free, Z = [], model.Z
+        if "theta" in self.learned and model.kernel.n_dims:
+            free.append("theta")
+        if "noise" in self.learned and model.noise:
+            free.append("noise")
+        if "Z" in self.learned and model.uses_points and Z.size <= _MAX_MOVED:
+            free += [] if are_points(self.rows, Z) else ["Z"]
+        return free
 
     def prior(self):
         """Return the prior of theta, or None."""
@@ -220,6 +219,8 @@ class SparseProblem:
 
         The noise has given bounds, unless a `WhiteKernel` has others.
         """
+        if not names:
+            return Free(prior=self.prior())
         bounds = theta_bounds(model.kernel, self.rows.device)
         noise_bounds = self.noise.limits(noise_bounds)
         scale = self.problem.scale
@@ -232,7 +233,7 @@ class SparseProblem:
         ``method`` is its class, `GradientInference` or a subclass of `CoordinateInference`;
         ``parts`` are some of `free_parts`. Without a batch size, steps take all rows.
         """
-        rows, kernels = self.rows, torch_kernels(model.kernel)
+        rows, kernels = self.rows, model.torch_kernels
         if method is GradientInference:
             parts = [*parts, "mean", "raw_root"]
         rate = LEARNING_RATE if learning_rate is None else learning_rate

@@ -279,7 +279,7 @@ def collapsed_elbo_at(model, rows, theta, with_gradient):
     The noise of the model is kept unless it is part of theta. See `evidence_at` for the parameters.
     """
     tensors = model.at_theta(theta).state(rows.device)
-    bound = evidence_or_bound(torch_kernel(model.kernel), rows, tensors["Z"])
+    bound = evidence_or_bound(*model.torch_kernels, rows, tensors["Z"])
     point = Hyperparameters(*(tensors[name] for name in Hyperparameters._fields))
     if not with_gradient:
         return bound.value(*point), None

@@ -17,7 +17,6 @@ from .._evidence import Evidence
 from .._fitted_models import SparseModel
 from .._noise import INITIAL_VARIANCE
 from .._optim import NOISE_BOUNDS
-from .._torch_kernels import torch_kernel
 from .initialization import (
     MIN_GAIN,
     at_gaussian_posterior,
@@ -272,7 +271,7 @@ class CollapsedSearch:
         """Return a point whose noise has the variance that the inducing points leave out, too."""
         if self._all_are_points:  # they leave nothing out
             return point
-        bound = CollapsedBound(torch_kernel(self.start.kernel), self._subset(self._stages[0][0]))
+        bound = CollapsedBound(*self.start.torch_kernels, self._subset(self._stages[0][0]))
         variances = point.noise.exp() + bound.mean_residual(point.theta, point.Z)
         return point._replace(noise=variances.log().clamp(*self._free.noise_bounds))
 
@@ -316,7 +315,7 @@ class CollapsedSearch:
 
         The prior is left out of the latter. See `_climb` for the parameters.
         """
-        rows, kernel = self._subset(n_rows, gathered=exact), torch_kernel(self.start.kernel)
+        rows, (kernel,) = self._subset(n_rows, gathered=exact), self.start.torch_kernels
         parts = options.get("parts", self._free_parts)
         prior = options.get("prior", self._free.prior)
         if exact:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from .._collapsed import are_points
 from .._inference.elbo_learning import ElboLearning
 from .._sites import LikelihoodSites
-from .._torch_kernels import torch_kernels
 from ..likelihoods import Softmax
 from .initialization import FIRST_ROWS, LENGTH_FACTORS, shrink_length_scales, with_lengths
 
@@ -115,7 +114,7 @@ def _learning(sparse, model, free):
     """Return the stage that learns the free parts of a model."""
     return ElboLearning(
         sparse.likelihood,
-        torch_kernels(model.kernel),
+        model.torch_kernels,
         sparse.rows,
         model.jitter,
         sparse.free(model, free),

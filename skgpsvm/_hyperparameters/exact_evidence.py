@@ -8,7 +8,7 @@ import numpy as np
 from .._collapsed import CollapsedLearning, Hyperparameters
 from .._evidence import Evidence, SharedScaling
 from .._optim import NOISE_BOUNDS
-from .._torch_kernels import directions, torch_kernel
+from .._torch_kernels import directions
 from .priors import Penalized
 
 # Cumulative rows: training, validation, more training; and rounds.
@@ -38,7 +38,7 @@ def refine_on_evidence(sparse, model):
         for part in (train, validation, np.concatenate([train, more]))
     )
     del units  # as many as all rows
-    evidence = Evidence(torch_kernel(model.kernel), few)
+    evidence = Evidence(*model.torch_kernels, few)
     free = sparse.free(model, parts, NOISE_BOUNDS)
     objective = evidence if free.prior is None else Penalized(evidence, free.prior)
     learning = CollapsedLearning(objective, free, _LEARNING_TOL)

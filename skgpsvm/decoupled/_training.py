@@ -15,7 +15,7 @@ from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
 from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED, update_posterior
-from .._torch_kernels import theta_bounds, torch_kernel
+from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
@@ -91,7 +91,7 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
     solver = estimator._solver()
     likelihood = estimator._make_likelihood()
     start = problem.start or _initial_model(estimator, problem, likelihood, variance)
-    kernel = torch_kernel(start.kernel)
+    (kernel,) = start.torch_kernels
     if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
         raise ValueError(
             "Stochastic gradients support no linear and no constant terms of a kernel; got "

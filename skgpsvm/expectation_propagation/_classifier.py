@@ -26,7 +26,6 @@ from .._sparse import (
     sparse_attributes,
     update_posterior,
 )
-from .._torch_kernels import torch_kernel
 from .._typing import (
     ClassWeight,
     Device,
@@ -304,7 +303,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         old, rows = problem.start, problem.rows
         tensors = old.state(rows.device)
         prior = natural_parameters(tensors["mean"][0], tensors["root"][0])
-        propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
+        propagation = Propagation(*old.torch_kernels, rows, old.jitter, prior)
         stage = SiteUpdates(EPProblem(propagation), None, self.max_iter, self.tol)
         first = stage.init({name: tensors[name] for name in ("theta", "Z")})
         return update_posterior(self, problem, stage, first, _summary)
@@ -333,7 +332,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     @staticmethod
     def _evidence_at(model, rows, theta, with_gradient):
         """Return the log evidence of converged sites, and its gradient; see `evidence_at`."""
-        propagation = Propagation(torch_kernel(model.kernel), rows, model.jitter)
+        propagation = Propagation(*model.torch_kernels, rows, model.jitter)
         Z = model.state(rows.device)["Z"]
         state = propagation.init(torch.as_tensor(theta, device=rows.device), Z)
         update = run_ep_to_convergence(propagation, state)

@@ -14,6 +14,7 @@ from ._tilted import SiteUpdate, TiltedMoments, ep_updates, log_likelihood
 
 # A move that undoes more than this share of the last one lowers the damping by this factor.
 _UNDONE, _DAMPING_FACTOR, _MIN_DAMPING = 0.5, 0.7, 0.05
+_MAX_SHARE = 0.5  # of a posterior's precision that is of a single site, in `first_state`
 
 
 @dataclass(kw_only=True)
@@ -31,13 +32,20 @@ class EPState(SparseState):
 
 
 class _Chunk(NamedTuple):
-    """Some rows: their slice of all rows, inputs, labels -1 or 1, copies, and features."""
+    """Some rows: their slice of all rows, inputs, copies, and features."""
 
     index: slice
     X: torch.Tensor
-    y: torch.Tensor
     copies: torch.Tensor
     A: torch.Tensor
+    residual: torch.Tensor
+
+
+class _Marginals(NamedTuple):
+    """Posterior moments of the feature combinations of rows, and residual variances, (n,)."""
+
+    mean: torch.Tensor
+    var: torch.Tensor
     residual: torch.Tensor
 
 
@@ -62,18 +70,18 @@ class Propagation:
     def __init__(self, kernel, rows, jitter=1e-6, prior=None):
         self.kernel, self.rows, self.jitter, self._prior = kernel, rows, jitter, prior
         weights = rows.weights.double()
-        self._copies = weights.clamp_min(1)
+        self._copies, self._signs = weights.clamp_min(1), 2.0 * rows.targets.double() - 1
         self._n_copies = self._copies.sum()
         self._power = weights.clamp_max(1) if (weights < 1).any() else None
         self._basis_parameters, self._basis, self._passes = None, None, None
 
-    def init(self, theta, Z):
-        """Return the state without sites, whose posterior is the prior."""
+    def init(self, theta, Z, moments=None):
+        """Return the state without sites, whose posterior is the prior or has given moments."""
         options = {"dtype": torch.float64, "device": self.rows.device}
         p = self._basis_at(theta, Z).size
         sites, site_gram = torch.zeros(2, len(self.rows), **options), torch.zeros(p, p, **options)
         linear = (site_gram.new_zeros(p) if self._prior is None else self._prior[1])[None]
-        mean, root = self._posterior_moments(site_gram, linear)
+        mean, root = moments or self._posterior_moments(site_gram, linear)
         return EPState(
             theta=theta,
             Z=Z,
@@ -90,14 +98,22 @@ class Propagation:
     def first_state(self, start):
         """Return the state without sites, or with the sites of a start's posterior.
 
-        The latter are those of an update whose cavities are the posterior itself, which includes
-        the rows' own sites. They are close to converged where most rows are the same.
+        The latter are found by two updates of each row with the posterior held. The cavities of the
+        first are the posterior itself, which includes the row's own site. The second removes the
+        site that the first found, unless that has more than half of the posterior's precision. The
+        sites are close to converged where most rows are the same.
         """
-        state = self.init(start["theta"], start["Z"])
-        if "mean" in start:
-            state.mean, state.root = start["mean"], start["root"]
-            self.move_sites(state, self.site_update(state), 1.0)
-            self.refresh(state)
+        if "mean" not in start:
+            return self.init(start["theta"], start["Z"])
+        state = self.init(start["theta"], start["Z"], (start["mean"], start["root"]))
+        marginals = self.marginals(state)
+        first = self._updated(state, marginals)
+        is_part = first.precision * marginals.var < _MAX_SHARE
+        state.precision, state.shift = first.precision * is_part, first.shift * is_part
+        second = self._updated(state, marginals)
+        state.precision = torch.where(is_part, second.precision, first.precision)
+        state.shift = torch.where(is_part, second.shift, first.shift)
+        self.refresh(state)
         return state
 
     def basis(self, state):
@@ -121,14 +137,10 @@ class Propagation:
         """Yield all rows in chunks, with their features at a state."""
         self.basis(state)
         start = 0
-        for X, y, _, A, residual in self._passes():
+        for X, _, _, A, residual in self._passes():
             index = slice(start, start + len(X))
             start = index.stop
-            signs = 2.0 * y.double() - 1
-            yield _Chunk(index, X, signs, self._copies[index], A, residual.double())
-
-    def _powers(self, index):
-        return None if self._power is None else self._power[index]
+            yield _Chunk(index, X, self._copies[index], A, residual.double())
 
     def refresh(self, state):
         """Recompute the posterior of a state from its sites, theta and Z."""
@@ -141,7 +153,7 @@ class Propagation:
         p = self.basis(state).size
         gram = torch.zeros(p, p, dtype=torch.float64, device=self.rows.device)
         linear = gram.new_zeros(p)
-        for index, _, _, copies, A, _ in self._chunks(state):
+        for index, _, copies, A, _ in self._chunks(state):
             scaled = (copies * by_cov[index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
             linear += (copies * by_mean[index]).to(A.dtype) @ A
@@ -155,14 +167,24 @@ class Propagation:
 
     def site_update(self, state):
         """Return the `SiteUpdate` of all rows; the state is not changed."""
-        mean, root = state.mean[0], state.root[0]
-        updates = []
-        for index, _, y, _, A, residual in self._chunks(state):
-            var = root_norms(A, root.to(A.dtype)).double()
-            sites = state.precision[index], state.shift[index]
-            center = (A @ mean.to(A.dtype)).double()
-            updates.append(ep_updates(center, var, residual, *sites, y, self._powers(index)))
-        return SiteUpdate(*map(torch.cat, zip(*updates, strict=True)))
+        return self._updated(state, self.marginals(state))
+
+    def marginals(self, state):
+        """Return the `_Marginals` of all rows under the posterior of a state."""
+        mean, root, parts = state.mean[0], state.root[0], []
+        for _, _, _, A, residual in self._chunks(state):
+            var = root_norms(A, root.to(A.dtype))
+            parts.append(((A @ mean.to(A.dtype)).double(), var.double(), residual))
+        return _Marginals(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _updated(self, state, marginals):
+        """Return the `SiteUpdate` of the sites of a state, given the marginals of the rows."""
+        parts = []
+        for index in self.rows.chunks():
+            power = None if self._power is None else self._power[index]
+            given = *marginals, state.precision, state.shift, self._signs
+            parts.append(ep_updates(*(part[index] for part in given), power))
+        return SiteUpdate(*map(torch.cat, zip(*parts, strict=True)))
 
     def move_sites(self, state, update, damping):
         """Move the sites of a state by the share ``damping`` of the way to an update."""
@@ -190,9 +212,10 @@ class Propagation:
         an estimate, differentiable in the basis, of the part of the log evidence that depends on
         theta and Z, with the cavities held. Source: (6), in whitened coordinates.
         """
-        X, y, _ = self.rows.take(index)
+        X, _, _ = self.rows.take(index)
         index = to_device(index, X.device)
-        y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
+        y, copies = self._signs[index], self._copies[index]
+        power = None if self._power is None else self._power[index]
         A, residual = (part.double() for part in basis(X))
         before = A if old is basis else old(X)[0].double()
         mean, root = state.mean[0], state.root[0]
@@ -284,7 +307,7 @@ class Propagation:
         m = basis.n_projected
         residual_gram = root.new_zeros(m, m)
         grad_theta, grad_Z = torch.zeros_like(state.theta), torch.zeros_like(state.Z)
-        for index, X, _, copies, A, _ in self._chunks(state):
+        for index, X, copies, A, _ in self._chunks(state):
             wide = A.double()
             grad = (by_cov[index, None] * wide) @ cov + torch.outer(by_mean[index], mean)
             if not approximate:

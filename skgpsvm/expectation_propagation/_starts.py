@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from .._hyperparameters.elbo_search import better_start
 from .._hyperparameters.initialization import FIRST_ROWS, shrink_length_scales
-from .._torch_kernels import torch_kernel
 from ._converged import EvidenceLearning
 from ._inference import EPProblem
 from ._propagation import Propagation
@@ -14,7 +13,7 @@ _LEARNING_POINTS = 100
 
 def ep_problem(sparse, model, free):
     """Return the `EPProblem` that all ways of learning share."""
-    propagation = Propagation(torch_kernel(model.kernel), sparse.rows, model.jitter)
+    propagation = Propagation(*model.torch_kernels, sparse.rows, model.jitter)
     return EPProblem(propagation, sparse.free(model, free))
 
 

@@ -20,16 +20,40 @@ class SiteUpdate(NamedTuple):
     log_site: torch.Tensor
     # Probits of label 1 under the cavity distributions: the leave-one-out predictions
     cavity_probit: torch.Tensor
-    # grad_mean, grad_var, grad_residual: Derivatives of `log_site` in the posterior mean and
-    # variance of the row's feature combination, and in its residual variance. The first two vanish
-    # at a fixed point.
-    grad_mean: torch.Tensor
-    grad_var: torch.Tensor
+    # Derivatives of `log_site` in the residual variances
     grad_residual: torch.Tensor
-    # With the cavity of the weights held, ``cavity_grad * mean + cavity_weight * cov @ a`` is the
-    # derivative of the log of the expected likelihood in the features a of the row.
+    # cavity_grad, neg_hess: First and negative second derivatives of the logarithm of the expected
+    # likelihood in the cavity's mean
     cavity_grad: torch.Tensor
-    cavity_weight: torch.Tensor
+    neg_hess: torch.Tensor
+    # cavity_precision, along: Precision of the current site, and the cavity's mean less that of the
+    # posterior, both divided by the ratio of the cavity's precision to the posterior's; the mean is
+    # in units of the posterior's variance
+    cavity_precision: torch.Tensor
+    along: torch.Tensor
+    var_ratio: torch.Tensor  # of posterior to cavity
+
+    # `grad_mean` and `grad_var` are derivatives of `log_site` in the posterior mean and variance of
+    # the row's feature combination. They vanish at a fixed point.
+
+    @property
+    def grad_mean(self):
+        return self.cavity_grad / self.var_ratio + self.along
+
+    @property
+    def grad_var(self):
+        by_squares = self.cavity_precision - self.neg_hess / self.var_ratio.square()
+        return 0.5 * (self.grad_mean.square() + by_squares)
+
+    @property
+    def cavity_weight(self):
+        """Weight of the covariance where the cavity of the weights is held.
+
+        The derivative of the logarithm of the expected likelihood in the features a of the row is
+        then ``cavity_grad * mean + cavity_weight * cov @ a``.
+        """
+        by_variance = self.cavity_grad.square() - self.neg_hess  # twice the derivative
+        return self.cavity_grad * self.along + by_variance / self.var_ratio
 
 
 def ep_updates(mean, var, residual, precision, shift, y, power=None):
@@ -39,24 +63,22 @@ def ep_updates(mean, var, residual, precision, shift, y, power=None):
     by default.
     """
     var_ratio = 1 - precision * var  # of posterior to cavity
-    cavity = (mean - shift * var) / var_ratio, var / var_ratio
-    tilted = TiltedMoments(*cavity, residual, y, power)
-    fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
-    # The cavity's mean less that of the posterior, in units of the latter's variance
     along = (precision * mean - shift) / var_ratio
-    grad_mean = tilted.grad / var_ratio + along
-    by_variance = tilted.grad.square() - tilted.neg_hess  # twice the derivative
+    cavity_mean = mean + var * along
+    tilted = TiltedMoments(cavity_mean, var / var_ratio, residual, y, power)
+    # Twice the log density of the cavity at its mean, without its normalization
+    fit = precision * mean.square() - 2 * shift * mean + shift.square() * var
     return SiteUpdate(
         precision=tilted.precision,
         shift=tilted.shift,
-        log_site=tilted.log_z - 0.5 * var_ratio.log() + 0.5 * fit / var_ratio,
+        log_site=tilted.log_z + 0.5 * (fit / var_ratio - var_ratio.log()),
         cavity_probit=tilted.probit,
-        grad_mean=grad_mean,
-        grad_var=0.5
-        * (grad_mean.square() + precision / var_ratio - tilted.neg_hess / var_ratio.square()),
         grad_residual=tilted.grad_residual,
         cavity_grad=tilted.grad,
-        cavity_weight=tilted.grad * along + by_variance / var_ratio,
+        neg_hess=tilted.neg_hess,
+        cavity_precision=precision / var_ratio,
+        along=along,
+        var_ratio=var_ratio,
     )
 
 
@@ -72,10 +94,12 @@ class TiltedMoments:
 
     def __init__(self, mean, var, residual, y, power):
         total = 1 + residual + var
-        self.probit = mean / total.sqrt()
-        self.log_z = torch.special.log_ndtr(y * self.probit)
-        ratio, neg_hess = probit_ratios(y * self.probit)
-        self.grad, self.neg_hess = y * ratio / total.sqrt(), neg_hess / total
+        std = total.sqrt()
+        self.probit = mean / std
+        z = y * self.probit
+        self.log_z = torch.special.log_ndtr(z)
+        ratio, neg_hess = probit_ratios(z)
+        self.grad, self.neg_hess = y * ratio / std, neg_hess / total
         self.grad_residual = -0.5 * self.grad * mean / total
         self._rest = 1 - self.neg_hess * var  # of the cavity's variance in the tilted one
         if power is not None:
@@ -153,7 +177,8 @@ def probit_ratios(z):
     The ratio uses the scaled complementary error function, which does not underflow. In the tail,
     an asymptotic series replaces :math:`\varrho + z`, which cancels there.
     """
-    ratio = math.sqrt(2 / math.pi) / torch.special.erfcx(-z / math.sqrt(2))
-    x = (-z).clamp_min(-_TAIL)
-    tail = 1 / x - 2 / x**3 + 10 / x**5 - 74 / x**7 + 706 / x**9
+    ratio = math.sqrt(2 / math.pi) / torch.special.erfcx(z * -math.sqrt(0.5))
+    u = (-z).clamp_min(-_TAIL).reciprocal()
+    square = u.square()
+    tail = u * (1 - square * (2 - square * (10 - square * (74 - square * 706))))
     return ratio, ratio * torch.where(z < _TAIL, tail, ratio + z)

@@ -15,7 +15,7 @@ from .._hyperparameters.initialization import median_scales, with_lengths
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._predictive import Summary
 from .._problem import Fitted
-from .._torch_kernels import theta_bounds, torch_kernel
+from .._torch_kernels import theta_bounds
 from .._validation import check_kernel
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._relevance import BiasedDictionary, HeldOutFit, RelevanceSweeps
@@ -54,7 +54,7 @@ class RelevanceModel(WeightSpaceModel):
     def mean_bases(self, device):
         state = self.state(device)
         parts = (state[name] for name in ("theta", "bases", "precisions"))
-        return BiasedDictionary(torch_kernel(self.kernel), *parts)
+        return BiasedDictionary(*self.torch_kernels, *parts)
 
 
 SOLVERS = {"sweeps": Sweeps(), "quadruply_stochastic": QuadruplyStochastic()}
@@ -176,7 +176,7 @@ class RelevanceFits:
         functions = _functions(rows, estimator.n_basis, self.problem.random_state)
         sweeps = RelevanceSweeps(
             estimator._make_likelihood(),
-            torch_kernel(start.kernel),
+            *start.torch_kernels,
             rows,
             mean_field=estimator.covariance == "mean_field",
             threshold=estimator.relevance_threshold,
