@@ -1,8 +1,8 @@
 """Processor time of small fits and of refits, beside that of another version of the package.
 
 Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--quick]``. The folder has the files of the
-other version. Each runs in a process of one thread, and the fastest run counts, as other programs
-may run too. Data and estimators are those of ``fit_time.py``.
+other version. The versions take turns, in processes of one thread, and the fastest run counts, as
+other programs may run too. Data and estimators are those of ``fit_time.py``.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pandas as pd
 from . import _report
 
 SIZES = (10, 60, 150, 300)
-REPEATS = 3
+REPEATS, TURNS = 2, 2  # fits of each kind in a process, and processes of each version
 ROOT = Path(__file__).resolve().parent.parent
 MEASURE = """
 import json, warnings
@@ -74,7 +74,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     options = parser.parse_args()
     folders = [ROOT] if options.before is None else [options.before.resolve(), ROOT]
-    fastest = [measured(folder, options.quick) for folder in folders]
+    turns = 1 if options.quick else TURNS
+    runs = [[measured(folder, options.quick) for folder in folders] for _ in range(turns)]
+    fastest = [
+        {key: min(times[key] for times in of_version) for key in of_version[0]}
+        for of_version in zip(*runs, strict=True)
+    ]
     names = list(dict.fromkeys(name for name, _ in fastest[0]))
     refits = [name for name in names if name.startswith("refit")]
     columns = "Milliseconds" + (", before / after" if len(folders) > 1 else "")
