@@ -1,7 +1,7 @@
 """Processor time of small fits and of refits, beside that of another version of the package.
 
-Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--quick]``. The folder has the files of the
-other version. The versions take turns, in processes of one thread, and the fastest run counts, as
+Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--sizes 10 60] [--quick]``. The folder has
+the files of the other version. The versions take turns, in processes of one thread, and the fastest run counts, as
 other programs may run too. Data and estimators are those of ``fit_time.py``.
 """
 
@@ -40,11 +40,11 @@ print(json.dumps([[*key, value] for key, value in times.items()]))
 """
 
 
-def measured(folder, quick):
+def measured(folder, sizes, quick):
     """Return the seconds of fits and refits by the version in a folder, by name and size."""
     options = {"repeats": 1, "sizes": (10,), "refit_rows": 40}
     if not quick:
-        options = {"repeats": REPEATS, "sizes": SIZES, "refit_rows": 200}
+        options = {"repeats": REPEATS, "sizes": tuple(sizes), "refit_rows": 200}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
     command = [sys.executable, "-c", MEASURE.format(**options)]
     done = subprocess.run(
@@ -71,11 +71,13 @@ def main():
     """Measure the versions, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, help="folder of another version")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of rows")
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     options = parser.parse_args()
     folders = [ROOT] if options.before is None else [options.before.resolve(), ROOT]
     turns = 1 if options.quick else TURNS
-    runs = [[measured(folder, options.quick) for folder in folders] for _ in range(turns)]
+    wanted = options.sizes, options.quick
+    runs = [[measured(folder, *wanted) for folder in folders] for _ in range(turns)]
     fastest = [
         {key: min(times[key] for times in of_version) for key in of_version[0]}
         for of_version in zip(*runs, strict=True)
