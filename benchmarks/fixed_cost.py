@@ -1,8 +1,8 @@
 """Processor time of small fits and of refits, beside that of another version of the package.
 
 Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--sizes 10 60] [--quick]``. The folder has
-the files of the other version. The versions take turns, in processes of one thread, and the fastest run counts, as
-other programs may run too. Data and estimators are those of ``fit_time.py``.
+the files of the other version. The versions take turns, in processes of one thread, and the fastest
+run counts, as other programs may run too. Data and estimators are those of ``fit_time.py``.
 """
 
 import argparse
