@@ -39,6 +39,7 @@ SPARSE_FOLLOWED = {
     "partial_fit": FOLLOWED,
 }
 _MAX_MOVED = 2**20  # numbers
+_MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 # Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
 _GATHERED_ROWS = 20_000
 
@@ -107,6 +108,17 @@ def optimized(optimizer, evaluate, model, rows):
     return model.at_theta(theta)
 
 
+def takes_every_row(estimator, rows, max_all):
+    """Return whether every row is an inducing point by default, as there are at most so many.
+
+    Points are dense: sparse rows must not be too many numbers.
+    """
+    chosen = estimator.n_inducing is not None or not isinstance(estimator.inducing_points, str)
+    size = rows.n_rows * rows.X.shape[1]
+    fit = not isinstance(rows.X, CSRRows) or size <= _MAX_DENSE_POINTS
+    return not chosen and rows.n_rows <= max_all and fit
+
+
 @dataclass(frozen=True)
 class SparseProblem:
     """A sparse GP to fit: its data, its prior and likelihood, and what is learned."""
@@ -128,15 +140,17 @@ class SparseProblem:
     alternatives: tuple
     n_inducing: int
     inducing_points: object
+    every_row: bool  # see `takes_every_row`
     max_iter: int
     tol: float
 
     @classmethod
-    def of(cls, estimator, problem, kernel, *, learns, make_prior=None, alternatives=()):
+    def of(cls, estimator, problem, kernel, *, learns, make_prior=None, alternatives=(), max_all=0):
         """Return the problem that an estimator's parameters describe.
 
         The initial kernel has its noise, if any. ``learns`` says whether gradients learn the
-        hyperparameters where the `Problem` has them learned; only then is there a prior.
+        hyperparameters where the `Problem` has them learned; only then is there a prior. Up to
+        ``max_all`` rows are all inducing points, see `takes_every_row`.
         """
         kernel, template = estimator._noise_model.split(kernel)
         learns = learns and problem.learns
@@ -144,6 +158,7 @@ class SparseProblem:
         free += ["noise"] if learns and estimator._noise_model.is_free else []
         free += ["Z"] if estimator.learn_inducing and problem.learns else []
         rows, dtype = problem.rows, problem.rows.dtype
+        every_row = takes_every_row(estimator, rows, max_all)
         if estimator.dtype is None and not rows.targets.is_floating_point():
             # The curvature of the loss of class codes is bounded, so that rounding errors are far
             # below the last gain of learning.
@@ -160,8 +175,9 @@ class SparseProblem:
             learning_dtype=dtype,
             make_prior=make_prior if learns else None,
             alternatives=alternatives,
-            n_inducing=estimator.n_inducing or N_INDUCING,
+            n_inducing=rows.n_rows if every_row else estimator.n_inducing or N_INDUCING,
             inducing_points=estimator.inducing_points,
+            every_row=every_row,
             max_iter=estimator.max_iter,
             tol=estimator.tol,
         )
@@ -171,16 +187,27 @@ class SparseProblem:
 
         Periods that are learned start from the most likely ones.
         """
+        Z, kernel = self._initial_points(), self.kernel
+        if self.searches_periods:
+            kernel = with_most_likely_periods(kernel, self.rows, self.problem.random_state)
+        noise = tuple(self.likelihood.parameters().tolist())
+        return SparseModel(kernel, Z, noise, template=self.template)
+
+    def points_of(self, start):
+        """Return the inducing points (m, d) of a fit that starts from a fitted model.
+
+        They are the model's, unless every row is a point by default, now or in the model only.
+        """
+        were_all = isinstance(self.inducing_points, str) and len(start.Z) > self.n_inducing
+        return self._initial_points() if self.every_row or were_all else start.Z
+
+    def _initial_points(self):
         points, problem = self.inducing_points, self.problem
         X, weights = problem.X, problem.weights
         if n_ranks() > 1 and isinstance(points, str):
             some = self.rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, problem.random_state)
             X, _, weights = map(array_of, some.take(slice(None)))
-        Z, kernel = self._points(X, self.n_inducing, points, weights), self.kernel
-        if self.searches_periods:
-            kernel = with_most_likely_periods(kernel, self.rows, problem.random_state)
-        noise = tuple(self.likelihood.parameters().tolist())
-        return SparseModel(kernel, Z, noise, template=self.template)
+        return self._points(X, self.n_inducing, points, weights)
 
     def _points(self, X, n_points, method="kmeans", weights=None):
         problem = self.problem
@@ -248,14 +275,14 @@ class SparseProblem:
         return replace(self, rows=rows)
 
 
-def fit_posterior(sparse, model, stage, summarize, learning=()):
+def fit_posterior(sparse, model, stage, summarize, learning=(), start=None):
     """Run a stage that finds the posterior of a sparse GP, from a model, and return the `Fitted`.
 
     ``stage`` is a `PosteriorStage`. ``summarize`` takes what its ``at`` returns, and the state, and
     returns the summary. The objectives of ``learning`` before, if any, are shown in place of the
-    stage's.
+    stage's. ``start`` has tensors by name that the stage starts from besides those of the model.
     """
-    state = stage.init(model.state(sparse.rows.device))
+    state = stage.init(model.state(sparse.rows.device) | (start or {}))
 
     def evaluate(state):
         return [model.at(state)], [summarize(stage.at(state), state)]

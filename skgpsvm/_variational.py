@@ -210,8 +210,11 @@ def _links(rows, family):
     return family.link.of(rows.targets + half)
 
 
-def classification_problem(estimator, problem, mean):
-    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance."""
+def classification_problem(estimator, problem, mean, max_all=0):
+    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance.
+
+    Up to ``max_all`` rows are all inducing points, see `takes_every_row`.
+    """
     scaler = problem.scaler
     kernel, parts = initial_kernel(estimator, scaler, CLASS_VARIANCE), (mean, scaler, MEAN_VARIANCE)
     if estimator.optimizer is None:
@@ -220,7 +223,7 @@ def classification_problem(estimator, problem, mean):
         kernel = with_learned_mean(kernel, *parts, _FIRST_TREND)
     n_latents = estimator._make_likelihood().n_latents
     prior = cache(partial(SignalPrior, kernel, problem.rows.device, n_latents))
-    sparse = _sparse_problem(estimator, problem, kernel, lambda rows: prior())
+    sparse = _sparse_problem(estimator, problem, kernel, lambda rows: prior(), max_all=max_all)
     if not len(sparse.likelihood.parameters()):
         return sparse
     variance = _mean_variance(sparse.kernel, sparse.rows)
@@ -243,12 +246,13 @@ def initial_kernel(estimator, scaler, variance):
     return smooth_kernel(scaler, variance) if given is None else clone(given)
 
 
-def _sparse_problem(estimator, problem, kernel, make_prior, alternatives=()):
+def _sparse_problem(estimator, problem, kernel, make_prior, alternatives=(), max_all=0):
     """Return a `SparseProblem`; prior and alternatives are for a default kernel that is learned."""
     learns = estimator.optimizer is not None
     if not learns or estimator.kernel is not None:
         make_prior, alternatives = None, ()
     parts = {"learns": learns, "make_prior": make_prior, "alternatives": alternatives}
+    parts["max_all"] = max_all
     return SparseProblem.of(estimator, problem, kernel, **parts)
 
 

@@ -887,6 +887,20 @@ def test_warm_start_continues_from_kernel_and_points():
     assert model.objective_curve_[0] > reached - 1e-3
 
 
+def test_sites_of_the_learning_are_the_start_of_all_points(monkeypatch):
+    X, y = moons(300)
+    n_points, update = [], Propagation.site_update
+
+    def recorded(propagation, state):
+        n_points.append(len(state.Z))
+        return update(propagation, state)
+
+    monkeypatch.setattr(Propagation, "site_update", recorded)
+    EPClassifier(random_state=0).fit(X, y)
+    assert set(n_points) == {100, 300}
+    assert n_points.count(300) < 10  # from sites of zero, about twenty
+
+
 def test_swapped_labels_swap_probabilities():
     X, y = moons()
     model = EPClassifier(n_inducing=15, random_state=0)

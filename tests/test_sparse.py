@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import ring
+from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
+from sklearn.metrics import log_loss
 
-from skgpsvm import BayesianSVC, SVGPClassifier, SVGPRegressor
+from skgpsvm import BayesianSVC, EPClassifier, SVGPClassifier, SVGPRegressor
 from skgpsvm.svgp import _regressor
 
 X = np.random.default_rng(0).normal(size=(30, 2))
@@ -66,3 +69,69 @@ def test_steps_keep_the_jitter_of_the_fit_that_they_continue(monkeypatch):
     rows = torch.from_numpy(X)
     expected = model._latents[0].basis("cpu")(rows)
     assert_allclose(used[-1](rows)[0], expected[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("classifier", [EPClassifier, SVGPClassifier])
+def test_few_rows_of_two_classes_are_all_inducing_points(classifier):
+    rows, y = ring(300, 2)
+    rows = np.concatenate([rows, rows[:20]])  # repeated rows are one point
+    y = np.concatenate([y, 1 - y[:10], y[10:20]])
+    model = classifier(optimizer=None, random_state=0).fit(rows, y)
+    assert_allclose(model.inducing_points_, np.unique(rows, axis=0))
+    assert len(clone(model).set_params(n_inducing=20).fit(rows, y).inducing_points_) == 20
+    given = clone(model).set_params(inducing_points=rows[:4], learn_inducing=False)
+    if classifier is EPClassifier:  # points that are held whatever the parameter
+        given.set_params(learn_inducing=False)
+    assert_allclose(given.fit(rows, y).inducing_points_, rows[:4])
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "n_classes"),
+    [
+        (EPClassifier(optimizer=None), 1001, 2),
+        (SVGPClassifier(optimizer=None, learn_inducing=False), 1001, 2),
+        (EPClassifier(optimizer=None), 701, 3),
+        (SVGPClassifier(optimizer=None, learn_inducing=False), 300, 3),
+        (EPClassifier(learn_inducing=True, max_iter=1), 300, 2),
+        (EPClassifier(solver="sep", max_iter=1), 300, 2),
+        (SVGPClassifier(solver="natural_gradient", max_iter=1), 300, 2),
+    ],
+    ids=str,
+)
+def test_more_rows_and_points_that_move_have_256_points(model, n, n_classes):
+    rows, y = ring(n, n_classes)
+    with warnings.catch_warnings(action="ignore"):
+        model = clone(model).set_params(random_state=0).fit(rows, y)
+    points = model.inducing_points_
+    assert all(len(Z) == 256 for Z in (points if isinstance(points, list) else [points]))
+
+
+@pytest.mark.parametrize("classifier", [EPClassifier, SVGPClassifier])
+def test_a_warm_start_has_every_row_among_its_points_once_it_learns(classifier):
+    rows, y = ring(400, 2)
+    model = classifier(warm_start=True, random_state=0).fit(rows[:40], y[:40])
+    assert len(model.inducing_points_) == 40
+    model.fit(rows[:44], y[:44])  # so few more rows that nothing is learned
+    assert len(model.inducing_points_) == 40
+    model.fit(rows[:300], y[:300])
+    assert_allclose(model.inducing_points_, np.unique(rows[:300], axis=0))
+    alone = classifier(random_state=0).fit(rows[:300], y[:300])
+    assert log_loss(y[300:], model.predict_proba(rows[300:])) < 0.02 + log_loss(
+        y[300:], alone.predict_proba(rows[300:])
+    )
+
+
+@pytest.mark.parametrize("classifier", [EPClassifier, SVGPClassifier])
+def test_a_warm_start_at_other_points_goes_on_from_its_sites(classifier):
+    """The posterior of a given kernel at all rows does not depend on the points before."""
+    rows, y = ring(60, 2)
+    kernel = 2.0 * RBF(1.0)
+    held = {"optimizer": None, "mean": "zero", "tol": 1e-8, "max_iter": 500}
+    model = classifier(kernel, warm_start=True, **held).fit(rows[:20], y[:20])
+    for n in (20, 60):
+        model.fit(rows[:n], y[:n])
+    alone = classifier(kernel, **held).fit(rows, y)
+    assert_allclose(model.inducing_points_, alone.inducing_points_)
+    assert_allclose(
+        model.latent_mean_and_variance(rows), alone.latent_mean_and_variance(rows), atol=1e-4
+    )

@@ -44,11 +44,15 @@ from ._inference import EPProblem, MinibatchEP, SiteUpdates
 from ._probabilities import ProbitProbabilities, log_proba
 from ._propagation import Propagation
 from ._rules import RULES
-from ._starts import ep_problem, select_start, with_fewer_points
+from ._starts import at_points, ep_problem, select_start, with_fewer_points
 
 # With more rows, EP to convergence for each evaluation costs too much: about ten updates each on
 # 60,000 rows.
 _MAX_CONVERGED_ROWS = 10_000
+# Rows up to which all are inducing points by default, of two classes and of more: log loss of 14
+# development fits of more is .2003 instead of .2035, see
+# ``doc/development/decisions/expectation_propagation.rst``.
+_MAX_ALL, _MAX_ALL_OF_CLASSES = 1000, 700
 _SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
 _LEARNED = where(optimizer="auto")
 _OF_LEARNING = "learn_inducing", "solver__gradient", "solver__learning_rate", "solver__rule"
@@ -97,13 +101,14 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
         "linear", a linear function whose variance is learned.
-    n_inducing : int, default=256
-        Number of inducing points, m. More points approximate the process better, at a cost of
-        O(m^2) for each row. Fewer are used if the data have fewer distinct rows. Ignored if
-        ``inducing_points`` is an array.
+    n_inducing : int, default=None
+        Number of inducing points, m. None is every row of up to 1,000 of two classes, or of up to
+        700 of more, if "gfitc" is used and the points are fixed; otherwise it is 256. More points
+        approximate the process better, at a cost of O(m^2) for each row. Fewer are used if the data
+        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: cluster centers of the standardized rows, rows drawn at random, or
-        the given points, in units of X.
+        the given points, in units of X. A string has no effect where every row is a point.
     learn_inducing : bool, default=False
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
         where the signal is weak, since the evidence is not a bound. Points of more than a million
@@ -213,7 +218,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         *,
         solver: Literal["auto", "sep", "gfitc"] | InterleavedEP | ConvergedEP = "auto",
         mean: MeanFunction = "linear",
-        n_inducing: int = 256,
+        n_inducing: int | None = None,
         inducing_points: InducingPoints = "kmeans",
         learn_inducing: bool = False,
         optimizer: Literal["auto"] | Optimizer | None = "auto",
@@ -243,7 +248,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     # Fitting
 
     def _check_parameters(self):
-        check_variational_parameters(self, takes_function=True)
+        check_variational_parameters(self, takes_function=True, chooses_number=True)
 
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""
@@ -260,32 +265,46 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE, start=CLASS_VARIANCE)
         prior = cache(partial(SignalPrior, kernel, problem.rows.device))
         make_prior = (lambda rows: prior()) if self.kernel is None else None
-        sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)
+        parts = {"make_prior": make_prior, "max_all": self._max_all(problem.rows)}
+        sparse = SparseProblem.of(self, problem, kernel, learns=learns, **parts)
         return sparse if learns else replace(sparse, learned=())
+
+    def _max_all(self, rows):
+        """Return the number of rows up to which all are inducing points by default."""
+        converges = isinstance(self._chosen_solver(rows), ConvergedEP)
+        if not converges or self.learn_inducing:
+            return 0
+        return _MAX_ALL if len(self.classes_) == 2 else _MAX_ALL_OF_CLASSES
+
+    def _chosen_solver(self, rows):
+        """Return the solver, with "auto" resolved."""
+        few = rows.n_rows <= _MAX_CONVERGED_ROWS
+        return self._solver() or (ConvergedEP() if few else InterleavedEP())
 
     def _fit_model(self, problem):
         sparse, rows = self._sparse_problem(problem), problem.rows
-        model, curve = problem.start or sparse.initial_model(), ()
+        model, curve, sites = problem.start or sparse.initial_model(), (), {}
+        sparse, model = with_kernel_of_few_rows(sparse, model)
+        if problem.start is not None and problem.learns:
+            model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, self._evidence_at, model, rows)
-        sparse, model = with_kernel_of_few_rows(sparse, model)
         free, Z, has_ended = sparse.free_parts(model), model.Z, False
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
             model, has_ended = select_start(sparse, model)
-        few = rows.n_rows <= _MAX_CONVERGED_ROWS
-        solver = self._solver() or (ConvergedEP() if few else InterleavedEP())
+        solver = self._chosen_solver(rows)
         if isinstance(solver, ConvergedEP) and free and not has_ended:
             learning = EvidenceLearning(ep_problem(sparse, model, free), self.tol)
-            state = learning.init(model.state(rows.device))
+            state = learning.init(model.state(rows.device) | sites)
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
-            model = model.at(state)
+            model, sites = model.at(state), state.sites()
         if len(model.Z) < len(Z):
             model = replace(model, Z=Z, mean=None, root=None)
         free = [] if isinstance(solver, ConvergedEP) else free
         stage = self._stage(sparse, ep_problem(sparse, model, free), solver)
-        return fit_posterior(sparse, model, stage, _summary, curve)
+        return fit_posterior(sparse, model, stage, _summary, curve, sites)
 
     def _stage(self, sparse, problem, solver):
         """Return the stage that finds the sites, and learns what is free by gradient steps."""

@@ -30,6 +30,10 @@ class EPState(SparseState):
     damping: float = 1.0  # share of the way to an update that the sites move
     change: float = math.inf  # relative change of the posterior mean in the last update
 
+    def sites(self):
+        """Return the natural parameters of the sites by name."""
+        return {"precision": self.precision, "shift": self.shift}
+
 
 class _Chunk(NamedTuple):
     """Some rows: their slice of all rows, inputs, copies, and features."""
@@ -96,13 +100,18 @@ class Propagation:
         )
 
     def first_state(self, start):
-        """Return the state without sites, or with the sites of a start's posterior.
+        """Return the state with a start's sites, or those of its posterior, or without sites.
 
-        The latter are found by two updates of each row with the posterior held. The cavities of the
-        first are the posterior itself, which includes the row's own site. The second removes the
-        site that the first found, unless that has more than half of the posterior's precision. The
-        sites are close to converged where most rows are the same.
+        Those of a posterior are found by two updates of each row with the posterior held. The
+        cavities of the first are the posterior itself, which includes the row's own site. The
+        second removes the site that the first found, unless that has more than half of the
+        posterior's precision. The sites are close to converged where most rows are the same.
         """
+        if "precision" in start:
+            state = self.init(start["theta"], start["Z"])
+            state.precision, state.shift = start["precision"], start["shift"]
+            self.refresh(state)
+            return state
         if "mean" not in start:
             return self.init(start["theta"], start["Z"])
         state = self.init(start["theta"], start["Z"], (start["mean"], start["root"]))

@@ -49,3 +49,15 @@ def with_fewer_points(sparse, start):
         return start
     Z = sparse.fewer_points(start.Z, _LEARNING_POINTS)
     return replace(start, Z=Z, mean=None, root=None)
+
+
+def at_points(sparse, start, Z):
+    """Return the start of a fit at other inducing points, and the sites that it has at its own.
+
+    The sites, a dict as of `EPState.sites`, are empty where the points are the start's own.
+    """
+    if Z is start.Z:
+        return start, {}
+    problem = ep_problem(sparse, start, [])
+    sites = problem.propagation.first_state(start.state(sparse.rows.device)).sites()
+    return replace(start, Z=Z, mean=None, root=None), sites

@@ -8,10 +8,11 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.elbo_search import learn_on_elbo
-from .._hyperparameters.initialization import shrink_length_scales
+from .._hyperparameters.initialization import at_points, shrink_length_scales
 from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import ParameterRules
 from .._sparse import (
+    N_INDUCING,
     SPARSE_FOLLOWED,
     fit_posterior,
     update_by_ascent,
@@ -39,6 +40,9 @@ from ..solvers import Collapsed, NaturalGradient
 from ._steps import MAX_FULL_BATCH, STEPS, USES, StepsLike, posterior_stage
 
 _SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
+# Rows up to which all are inducing points by default, for one latent function: log loss of 16
+# development fits is .2262 instead of .2305, see ``doc/development/decisions/svgp.rst``.
+_MAX_ALL = 1000
 _POINTS_OF_EVALUATIONS = 1024  # of the softmax, half of the draws
 SolverLike = Literal["auto", "collapsed"] | StepsLike | Collapsed
 
@@ -75,15 +79,17 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
         ``"linear"``, a linear function whose variance is learned.
-    n_inducing : int, default=256
-        Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
-        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
+    n_inducing : int, default=None
+        Number of inducing points, m. None is every row of up to 1,000, if "collapsed" fits one
+        latent function, as for two classes; otherwise it is 256. More are more accurate and slower.
+        Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points`` is an
+        array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
-        array, in units of X.
+        array, in units of X. A string has no effect where every row is a point.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized. Points of more than a million numbers, m d, are
-        not.
+        Whether the inducing points are optimized. They are not where every row is one, nor if they
+        have more than a million numbers, m d.
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel's hyperparameters are learned. None keeps the initial ones.
     max_iter : int, default=100
@@ -170,7 +176,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         likelihood: Literal["softmax", "probit", "robust_max", "ordinal"] = "softmax",
         solver: SolverLike = "auto",
         mean: MeanFunction = "linear",
-        n_inducing: int = 256,
+        n_inducing: int | None = None,
         inducing_points: InducingPoints = "kmeans",
         learn_inducing: bool = True,
         optimizer: Literal["auto"] | None = "auto",
@@ -212,7 +218,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
 
     def _check_parameters(self):
         self._check_choice("likelihood", (*CLASSIFIER_LIKELIHOODS, "ordinal"))
-        check_variational_parameters(self)
+        check_variational_parameters(self, chooses_number=True)
 
     def _chosen_solver(self, n_rows):
         """Return the solver, with "auto" resolved."""
@@ -220,10 +226,20 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
             return self._solver()
         return Collapsed() if n_rows <= MAX_FULL_BATCH else NaturalGradient()
 
+    def _max_all(self, solver):
+        """Return the number of rows up to which all are inducing points by default."""
+        likelihood = self._make_likelihood()
+        if not isinstance(solver, Collapsed) or likelihood.redescending:
+            return 0
+        return _MAX_ALL if likelihood.n_latents == 1 else N_INDUCING
+
     def _fit_model(self, problem):
-        sparse = classification_problem(self, problem, self.mean)
-        model, rows = problem.start or sparse.initial_model(), problem.rows
+        rows, start = problem.rows, problem.start
         solver = self._chosen_solver(rows.n_rows)
+        sparse = classification_problem(self, problem, self.mean, self._max_all(solver))
+        model = start or sparse.initial_model()
+        if start is not None and problem.learns:
+            model = at_points(start, sparse.points_of(start), sparse.likelihood, rows)
         if isinstance(solver, Collapsed):
             model, curve = learn_on_elbo(sparse, model)
             stage = sparse.inference(model, NaturalGradientInference, [])

@@ -7,7 +7,6 @@ from typing import Literal, Self, overload
 
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._csr import CSRRows
 from .._estimators import GPRegressor, all_or_nothing, evidence_at, stream
 from .._families import FAMILIES, family_sites
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
@@ -23,6 +22,7 @@ from .._sparse import (
     SPARSE_FOLLOWED,
     fit_posterior,
     optimized,
+    takes_every_row,
     update_by_ascent,
 )
 from .._targets import LIKELIHOODS, VARYING_NOISE
@@ -61,7 +61,6 @@ _USES |= dict.fromkeys(("noise_variance", "normalize_y"), _HAVE_NOISE)
 _MAX_EXACT_ROWS = 2000
 # Noise that varies: every row is a point up to so many, after a first fit of so many points.
 _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
-_MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
 SolverLike = Literal["auto", "exact", "collapsed"] | StepsLike | Exact | Collapsed
@@ -415,14 +414,7 @@ class SVGPRegressor(GPRegressor):
         """Return whether every row is an inducing point."""
         if self._solver() is not None:
             return isinstance(self._solver(), Exact)
-        return self.likelihood == "gaussian" and self._may_take_all(rows, _MAX_EXACT_ROWS)
-
-    def _may_take_all(self, rows, max_rows):
-        """Return whether all rows, if few, may be points, which are dense."""
-        chosen = self.n_inducing is not None or not isinstance(self.inducing_points, str)
-        size = rows.n_rows * rows.X.shape[1]
-        fit = not isinstance(rows.X, CSRRows) or size <= _MAX_DENSE_POINTS
-        return not chosen and rows.n_rows <= max_rows and fit
+        return self.likelihood == "gaussian" and takes_every_row(self, rows, _MAX_EXACT_ROWS)
 
     def _chosen_solver(self, n_rows, n_points):
         """Return the solver of a fit that is not exact, with "auto" resolved."""
@@ -431,14 +423,13 @@ class SVGPRegressor(GPRegressor):
         small = n_rows * n_points**2 <= _MAX_COLLAPSED
         return Collapsed() if self.likelihood == "gaussian" and small else NaturalGradient()
 
-    def _start(self, sparse, is_exact):
+    def _start(self, sparse):
         """Return the model to start from; that of a warm start may need other points."""
-        start, max_points = sparse.problem.start, sparse.n_inducing
+        start = sparse.problem.start
         if start is None:
             return sparse.initial_model()
-        if is_exact or (self.n_inducing is None and len(start.Z) > max_points):
-            return replace(start, Z=sparse.initial_model().Z, mean=None, root=None)
-        return start
+        Z = sparse.points_of(start)
+        return start if Z is start.Z else replace(start, Z=Z, mean=None, root=None)
 
     def _fit_model(self, problem):
         n_rows = problem.rows.n_rows
@@ -447,8 +438,8 @@ class SVGPRegressor(GPRegressor):
         sparse = regression_problem(self, problem, self.mean, rougher=ROUGHER)
         is_exact = self._is_exact(problem.rows)
         if is_exact:
-            sparse = replace(sparse, n_inducing=n_rows)
-        start = self._start(sparse, is_exact)
+            sparse = replace(sparse, n_inducing=n_rows, every_row=True)
+        start = self._start(sparse)
         if callable(self.optimizer):
             if problem.learns:
                 start = optimized(self.optimizer, collapsed_elbo_at, start, problem.rows)
@@ -489,7 +480,7 @@ class SVGPRegressor(GPRegressor):
         def start_at(n_points, problem=problem):
             return make_problem(self, problem, self.mean, n_points, jitter)
 
-        every_row = collapsed and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
+        every_row = collapsed and takes_every_row(self, problem.rows, _MAX_VARYING_ROWS)
         sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
         if not collapsed:
             stage = posterior_stage(sparse, starts[0], solver, in_batches=False)
