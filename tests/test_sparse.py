@@ -89,7 +89,7 @@ def test_few_rows_of_two_classes_are_all_inducing_points(classifier):
     ("model", "n", "n_classes"),
     [
         (EPClassifier(optimizer=None), 1001, 2),
-        (SVGPClassifier(optimizer=None, learn_inducing=False), 1001, 2),
+        (SVGPClassifier(optimizer=None, learn_inducing=False), 801, 2),
         (EPClassifier(optimizer=None), 701, 3),
         (SVGPClassifier(optimizer=None, learn_inducing=False), 300, 3),
         (EPClassifier(learn_inducing=True, max_iter=1), 300, 2),

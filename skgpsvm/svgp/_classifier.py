@@ -42,7 +42,7 @@ from ._steps import MAX_FULL_BATCH, STEPS, USES, StepsLike, posterior_stage
 _SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
 # Rows up to which all are inducing points by default, for one latent function: log loss of 16
 # development fits is .2262 instead of .2305, see ``doc/development/decisions/svgp.rst``.
-_MAX_ALL = 1000
+_MAX_ALL = 800
 _POINTS_OF_EVALUATIONS = 1024  # of the softmax, half of the draws
 SolverLike = Literal["auto", "collapsed"] | StepsLike | Collapsed
 
@@ -80,7 +80,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
         ``"linear"``, a linear function whose variance is learned.
     n_inducing : int, default=None
-        Number of inducing points, m. None is every row of up to 1,000, if "collapsed" fits one
+        Number of inducing points, m. None is every row of up to 800, if "collapsed" fits one
         latent function, as for two classes; otherwise it is 256. More are more accurate and slower.
         Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points`` is an
         array.
