@@ -1,8 +1,9 @@
 """Processor time of small fits and of refits, beside that of another version of the package.
 
 Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--sizes 10 60] [--quick]``. The folder has
-the files of the other version. The versions take turns, in processes of one thread, and the fastest
-run counts, as other programs may run too. Data and estimators are those of ``fit_time.py``.
+the files of the other version. The versions take turns fit by fit, in processes of one thread, and
+the fastest of six fits counts, after one that does not, as other programs may run too. Data and
+estimators are those of ``fit_time.py``.
 """
 
 import argparse
@@ -15,42 +16,68 @@ from pathlib import Path
 import pandas as pd
 
 from . import _report
+from .fit_time import OURS, REFITTED
 
 SIZES = (10, 60, 150, 300)
-REPEATS, TURNS = 2, 2  # fits of each kind in a process, and processes of each version
+REPEATS = 6
+REFIT_ROWS = 200
 ROOT = Path(__file__).resolve().parent.parent
-MEASURE = """
-import json, warnings
+# Prints the seconds of each fit that a line of the input asks for, by name and by size or kind
+WORKER = """
+import json, sys, warnings
+from copy import deepcopy
+from functools import cache
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 from benchmarks.fit_time import GIVEN, OURS, REFITTED, fit_seconds, refit, targets
 warnings.simplefilter("ignore")
-times, repeats, sizes = {{}}, {repeats}, {sizes}
+
+@cache
+def refitted(name, kind, n):
+    options = GIVEN if kind == "given" else {}
+    model = REFITTED[name](n_inducing=100, warm_start=True, random_state=0, **options)
+    return refit(model, n)
+
 with threadpool_limits(1):
-    for name, model in OURS.items():
-        for n in sizes:
-            data = targets(model, n)
-            times[name, n] = min(fit_seconds(clone(model), *data) for _ in range(repeats))
-    for name, make in REFITTED.items():
-        for kind, options in (("learned", {{}}), ("given", GIVEN)):
-            model = make(n_inducing=100, warm_start=True, random_state=0, **options)
-            model, more = refit(model, {refit_rows})
-            times["refit of " + name, kind] = fit_seconds(model, *more)
-print(json.dumps([[*key, value] for key, value in times.items()]))
+    for line in sys.stdin:
+        name, size, n = json.loads(line)
+        if name.startswith("refit of "):
+            model, data = refitted(name.removeprefix("refit of "), size, n)
+            seconds = fit_seconds(deepcopy(model), *data)
+        else:
+            seconds = fit_seconds(clone(OURS[name]), *targets(OURS[name], size))
+        print(seconds, flush=True)
 """
 
 
-def measured(folder, sizes, quick):
-    """Return the seconds of fits and refits by the version in a folder, by name and size."""
-    options = {"repeats": 1, "sizes": (10,), "refit_rows": 40}
-    if not quick:
-        options = {"repeats": REPEATS, "sizes": tuple(sizes), "refit_rows": 200}
+def start(folder):
+    """Start the process that fits with the version in a folder."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", MEASURE.format(**options)]
-    done = subprocess.run(
-        command, env=environment, cwd=folder, check=True, capture_output=True, text=True
-    )
-    return {(name, str(size)): value for name, size, value in json.loads(done.stdout)}
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", WORKER], env=environment, cwd=folder, **options)
+
+
+def seconds(worker, *task):
+    """Return the processor time of a fit in a process."""
+    print(json.dumps(task), file=worker.stdin, flush=True)
+    return float(worker.stdout.readline())
+
+
+def measured(folders, sizes, repeats, refit_rows):
+    """Return the least seconds of fits and refits by each version, dicts by name and size."""
+    workers, tasks = [start(folder) for folder in folders], {}
+    for name in OURS:
+        tasks |= {(name, str(size)): (name, size, size) for size in sizes}
+    for name in (f"refit of {name}" for name in REFITTED):
+        tasks |= {(name, kind): (name, kind, refit_rows) for kind in ("learned", "given")}
+    times = [{} for _ in folders]
+    for key, task in tasks.items():
+        turns = [[seconds(worker, *task) for worker in workers] for _ in range(repeats + 1)]
+        for found, of_version in zip(times, zip(*turns[1:], strict=True), strict=True):
+            found[key] = min(of_version)
+    for worker in workers:
+        worker.communicate()
+    return times
 
 
 def table(names, versions):
@@ -75,13 +102,10 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     options = parser.parse_args()
     folders = [ROOT] if options.before is None else [options.before.resolve(), ROOT]
-    turns = 1 if options.quick else TURNS
-    wanted = options.sizes, options.quick
-    runs = [[measured(folder, *wanted) for folder in folders] for _ in range(turns)]
-    fastest = [
-        {key: min(times[key] for times in of_version) for key in of_version[0]}
-        for of_version in zip(*runs, strict=True)
-    ]
+    if options.quick:
+        fastest = measured(folders, SIZES[:1], 1, 40)
+    else:
+        fastest = measured(folders, options.sizes, REPEATS, REFIT_ROWS)
     names = list(dict.fromkeys(name for name, _ in fastest[0]))
     refits = [name for name in names if name.startswith("refit")]
     columns = "Milliseconds" + (", before / after" if len(folders) > 1 else "")
