@@ -310,13 +310,6 @@ class WeightedDataset:
         part.targets = targets
         return part
 
-    def permuted(self, random_state):
-        """Return these rows with the targets and weights of other rows, at random."""
-        part, order = copy(self), random_state.permutation(len(self))
-        order = torch.as_tensor(order, device=self.device)
-        part.targets, part.weights = self.targets[order], self.weights[order]
-        return part
-
     def subset(self, max_rows, random_state, *, by_class=False):
         """Draw at most ``max_rows`` of all ranks' rows: units of weight, without replacement.
 

@@ -194,7 +194,6 @@ class AdditiveGP(GPEstimator):
             ascent=ascent,
             state=ascent.init(self._first_parameters(rows)),
             make_ascent=partial(make, rows=learning),
-            make_permuted=lambda: partial(make, rows=learning.permuted(problem.random_state)),
             make_sparse=partial(ascents.sparse, rows=learning)
             if exact and ascents.may_have_points(sparse, learning, wide)
             else None,
@@ -206,7 +205,6 @@ class AdditiveGP(GPEstimator):
             finer=partial(ascents.grids.finer, rows=learning),
             with_steps=self.steps and partial(ascents.grids.with_steps, rows=learning),
             max_iter=self.max_iter,
-            n_independent=self._n_independent(rows),
             min_gain=self.min_gain,
             random_state=problem.random_state,
             attributes=lambda search: problem.attributes([search.latents()], [(rows, search)]),
@@ -220,10 +218,6 @@ class AdditiveGP(GPEstimator):
     def _first_parameters(self, rows):
         """Return the log parameters of the likelihood from which a fit starts, a tensor (k,)."""
         return self._make_likelihood().parameters()
-
-    def _n_independent(self, rows):
-        """Return the number of latent functions that gain from noise independently."""
-        return self._make_likelihood().n_latents
 
     def _update_model(self, problem):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""

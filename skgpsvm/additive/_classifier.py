@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
-import torch
 from numpy import ndarray
 
 from .._calibration import Tempering
@@ -112,8 +110,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         the paper. It is overconfident with few rows or many features, where some effects fit noise.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped. Pairs, point masses and
-        steps, of which many are tried, must add more, and so must all effects together; see
-        :ref:`additive_gains`. Terms listed in ``terms`` are kept. 0 keeps all.
+        steps, of which many are tried, must add more. Effects join the model only if a score test
+        finds them; see :ref:`additive_gains`. Terms listed in ``terms`` are kept. 0 keeps all.
     max_iter : int, default=30
         Maximum number of passes over the rows in each stage.
     tol : float, default=5e-4
@@ -125,8 +123,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     random_state : int, RandomState instance or None, default=None
-        Seeds the minibatches, the subsample of 10,000 rows of the score test of interactions, and
-        the permutation of targets that tells effects from noise where features are many.
+        Seeds the minibatches, and the subsample of 10,000 rows of the score tests.
 
     Attributes
     ----------
@@ -342,14 +339,6 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         if self.likelihood == "ordinal":
             sites = at_frequencies(sites, rows)
         return sites.parameters()
-
-    def _n_independent(self, rows):
-        """Return the perplexity of the class frequencies less one, which is c - 1 of even ones."""
-        sites = self._make_likelihood()
-        if sites.n_latents == 1:
-            return 1
-        counts = rows.class_counts(len(self.classes_))
-        return max(1.0, math.exp(torch.special.entr(counts / counts.sum()).sum().item()) - 1)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = super()._fitted_attributes(models, summaries, streamed)

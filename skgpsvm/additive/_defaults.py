@@ -46,12 +46,9 @@ class Defaults:
         Nats that an effect adds to the gain that the effects of features need together. On 60 and
         200 rows of noise with 20 features, two classes, effects that pass one by one gain .3 to 1.0
         nats each, 1.6 to 6.0 together; on 100 rows of credit_g, .8 and 10 (2026-11-27).
-    wide_share, chance_ratio : float, float
-        Features per row from which on effects must gain more together than after a permutation of
-        the targets, and how many times as much, unless noise is learned. Labels of development
-        sets, 150 rows, gain 2.5 to 26 times as much, and keep their effects; labels that are noise,
-        200 rows of 60 and 100 features, .6 and .9 times. With 20 features, the other tests suffice
-        (2026-11-28).
+    effect_level, false_effects : float, float
+        Level of the score test below which effects of classes and counts join a model, and expected
+        share of false ones among these, unless noise is learned.
     power_spread : float
         Standard deviation of the prior of the logarithm of the power of class probabilities. Each
         effect has hyperparameters that are chosen with the rows that are left out, which makes them
@@ -193,8 +190,8 @@ class Defaults:
     gain_level: float = 0.01
     exact_gain_level: float = 0.1
     joint_gain: float = 0.3
-    wide_share: float = 0.1
-    chance_ratio: float = 1.25
+    effect_level: float = 0.05
+    false_effects: float = 0.5
     power_spread: float = 0.2
     pairs_at_once: int = 5
     promising_share: float = 0.25

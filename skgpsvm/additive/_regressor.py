@@ -139,7 +139,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         many features, where some effects fit noise, and slightly better with thousands of rows.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped. Pairs, point masses and
-        steps, of which many are tried, must add more, and so must all effects together; see
+        steps, of which many are tried, must add more, and so must all effects together where noise
+        is learned; effects on counts join only if a score test finds them. See
         :ref:`additive_gains`. Terms listed in ``terms`` are kept. 0 keeps all.
     max_iter : int, default=30
         Maximum number of rounds in each stage: of twenty steps with Gaussian noise, of a pass over
@@ -151,8 +152,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     random_state : int, RandomState instance or None, default=None
-        Seeds the minibatches, the subsample of 10,000 rows of the score test of interactions, and
-        the permutation of targets that tells effects from noise where features are many.
+        Seeds the minibatches, and the subsample of 10,000 rows of the score tests.
 
     Attributes
     ----------

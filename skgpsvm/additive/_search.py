@@ -11,6 +11,7 @@ from scipy.special import gammaincc
 from .._fitting import Run, Stage
 from ._ascent import AdditiveAscent, AdditiveState
 from ._defaults import DEFAULTS
+from ._effect_test import EffectTest
 from ._interactions import score_moments, step_p_values
 from ._latent import fitted_latents
 from ._terms import ROUGH
@@ -61,8 +62,6 @@ class TermSearch:
         The state of that stage.
     make_ascent : callable
         Takes an `AdditiveBasis` and returns an `AdditiveAscent` of its terms.
-    make_permuted : callable
-        Takes nothing. Returns a function like ``make_ascent`` of the rows with permuted targets.
     make_sparse : callable or None
         The same with inducing points, if an exact fit ends with these where they lose little.
     kernels : list of str
@@ -83,8 +82,6 @@ class TermSearch:
         is a model without steps.
     max_iter : int
         Maximum number of rounds in a stage.
-    n_independent : float
-        Number of latent functions that gain from noise independently of each other.
     min_gain : float
         Gain that a term needs to be kept, in nats; 0 keeps all.
     random_state : RandomState
@@ -104,7 +101,6 @@ class TermSearch:
     ascent: AdditiveAscent
     state: AdditiveState
     make_ascent: Callable
-    make_permuted: Callable
     make_sparse: Callable | None
     kernels: list
     exact: bool
@@ -114,7 +110,6 @@ class TermSearch:
     finer: Callable
     with_steps: Callable | None
     max_iter: int
-    n_independent: float
     min_gain: float
     random_state: object
     attributes: Callable
@@ -126,7 +121,7 @@ class TermSearch:
     def fit(self):
         """Run all stages: learn effects, find pairs, prune, and refine the grids of pairs."""
         self.candidates = list(self.ascent.basis.terms)
-        self.learn("effects")
+        self.find_effects()
         if not self.exact:
             self._learn_without(self._drop_each(self._required_gain_of_effect))
         self.find_pairs()
@@ -146,6 +141,39 @@ class TermSearch:
         """Run a stage at the current state, and extend the curve."""
         options["attributes"] = lambda state: self.attributes(replace(self, state=state))
         self.curve += self.run.run(name, stage, self.state, max_iter, **options)
+
+    def find_effects(self):
+        """Learn the effects that the user listed and those that the score test finds.
+
+        The test is repeated beside the effects that it has found. Where the scale of noise may
+        vanish, all effects are learned, and `prune` drops them.
+        """
+        rest = [] if self._noise_may_vanish else list(filter(self._is_optional, self.candidates))
+        self.ascent.drop(self.state, rest)
+        self.learn("effects")
+        while rest and (found := self._found_among(rest)):
+            rest = [term for term in rest if term not in found]
+            terms = [term for term in self.candidates if term not in rest]
+            self._begin(replace(self.ascent.basis, terms=terms + self.ascent.basis.pairs))
+            self.learn("effects")
+        self.dropped += rest
+
+    def _found_among(self, terms):
+        """Return the effects that join the model, none if their scores may all be chance.
+
+        They are those of smallest p-values, of which an expected share is false (Benjamini and
+        Hochberg, 1995), or all if only their sum is no chance.
+        """
+        ascent, n = self.ascent, len(terms)
+        X, residuals, _ = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
+        test = EffectTest(ascent.basis, terms, X, residuals)
+        p_values = {term: test.p_value([term]) for term in terms}
+        order = sorted(terms, key=p_values.get)
+        if 2 * min(test.p_value(terms), n * p_values[order[0]]) > DEFAULTS.effect_level:
+            return []
+        shares = [p_values[term] * n / k for k, term in enumerate(order, 1)]
+        numbers = [k for k, share in enumerate(shares, 1) if share <= DEFAULTS.false_effects]
+        return order[: max(numbers, default=n)]
 
     def find_pairs(self):
         """Add the pairs that the user listed and those that the score test finds; learn them."""
@@ -279,72 +307,52 @@ class TermSearch:
             self.kernels, (self.ascent, self.state) = [best], tried[best]
 
     def prune(self):
-        """Drop terms whose gain is too small, alone or together, and learn without them.
+        """Drop terms whose gain is too small, and learn without them.
 
-        Where the scale of noise may vanish, gains beside effects of noise are too large, so that
-        the other terms are tested anew without these.
+        Where the scale of noise may vanish, gains beside effects of noise are too large. Effects
+        must then gain enough together too, and the others are tested anew without those dropped.
         """
         while True:
             alone = self._drop_each()
-            together = self._drop_jointly()
+            together = self._drop_jointly() if self._noise_may_vanish else []
             self._learn_without(alone + together)
-            if not (together and self._noise_may_vanish):
+            if not together:
                 return
 
     def _drop_jointly(self):
         """Drop effects that gain too little together, and return them.
 
-        Where the scale of noise may vanish, the effects of smallest gain are tested: all but 2^i,
-        with the largest i first, and all.
+        The effects of smallest gain are tested: all but 2^i, with the largest i first, and all.
         """
-        effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
+        effects = [
+            term
+            for term in self.ascent.basis.terms
+            if self._is_effect(term) and self._is_optional(term)
+        ]
         if not effects:
             return []
-        numbers = [0]  # of effects that are not tested
-        if self._noise_may_vanish:
-            gained = dict(zip(effects, self.ascent.gains(self.state, effects), strict=True))
-            effects.sort(key=gained.get, reverse=True)
-            numbers = [2**i for i in range((len(effects) - 1).bit_length())][::-1] + numbers
-        for n_clear in numbers:
-            if not self._gain_enough(effects[n_clear:], n_clear):
+        gained = dict(zip(effects, self.ascent.gains(self.state, effects), strict=True))
+        effects.sort(key=gained.get, reverse=True)
+        numbers = [2**i for i in range((len(effects) - 1).bit_length())]
+        for n_clear in [*reversed(numbers), 0]:
+            if self._joint_gain(effects[n_clear:]) < self._required_joint_gain(effects, n_clear):
                 self.ascent.drop(self.state, effects[n_clear:])
                 return effects[n_clear:]
         return []
 
-    def _gain_enough(self, effects, n_clear=0):
-        """Return whether effects which passed one by one gain what they need together.
+    def _required_joint_gain(self, effects, n_clear):
+        """Return the gain that effects need together, without the first ``n_clear``, in nats.
 
         If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
         fit each effect to noise add more, in each of c latent functions; the sum of these gains
-        scatters with the root of c. Where the scale of noise may vanish, the length of a
-        description counts too, in proportion to features per row: the logarithm of the number of
-        choices of so many features, besides clear ones, and half the logarithm of n rows for each
-        and each latent function. Elsewhere, with many features per row, effects must gain more than
-        they do after a permutation of the targets.
+        scatters with the root of c. The length of a description counts too, in proportion to
+        features per row: the logarithm of the number of choices of so many features, besides clear
+        ones, and half the logarithm of n rows for each and each latent function.
         """
-        d, k, c = self._n_columns, len(effects), self.n_independent
-        length = 0.0
-        if self._noise_may_vanish:
-            n = self.ascent.rows.n_rows
-            choices = math.log(math.comb(d - n_clear, k))
-            length = (choices + 0.5 * k * c * math.log(n)) * min(d / n, 1)
-        needed = math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length
-        gain = self._joint_gain(effects)
-        if gain < needed or self._noise_may_vanish:
-            return gain >= needed
-        wide = d > DEFAULTS.wide_share * self.ascent.rows.n_rows
-        return not wide or gain >= DEFAULTS.chance_ratio * self._gain_by_chance()
-
-    def _gain_by_chance(self):
-        """Return what effects add together to the ELBO after the targets are permuted, in nats."""
-        make = self.make_permuted()
-        ascent = make(replace(self.ascent.basis, terms=self.candidates))
-        state = ascent.init(self.state.noise)
-        chance = replace(self, ascent=ascent, state=state, make_ascent=make, curve=[])
-        chance.attributes = lambda _: self.attributes(self)  # callbacks see the model of the rows
-        chance._run("effects by chance", ascent, self.max_iter, must_converge=False)
-        chance._drop_each()
-        return chance._joint_gain(list(filter(chance._is_optional_effect, ascent.basis.terms)))
+        d, n = self._n_columns, self.ascent.rows.n_rows
+        k, c = len(effects) - n_clear, len(self.state.length)
+        length = math.log(math.comb(d - n_clear, k)) + 0.5 * k * c * math.log(n)
+        return math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length * min(d / n, 1)
 
     def _drop_each(self, required=None):
         """Drop terms that gain too little one by one; return them.
@@ -413,8 +421,9 @@ class TermSearch:
         """Return whether a term is the smooth effect of a feature, or the effect of a category."""
         return len(term) == 1 and self.ascent.basis.features[term[0]].column is None
 
-    def _is_optional_effect(self, term):
-        return self._is_effect(term) and self._required_gain(term) > -math.inf
+    def _is_optional(self, term):
+        """Whether a term may be dropped: an effect or a point mass that the user did not list."""
+        return len(term) == 1 and self._required_gain(term) > -math.inf
 
     @property
     def _noise_may_vanish(self):
@@ -439,10 +448,7 @@ class TermSearch:
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
         ascent = self.ascent
-        # With more features than rows, those that pass would be selected by chance.
-        n_features, n_rows = len(ascent.basis.features), ascent.rows.n_rows
-        wide = self.exact and not self._noise_may_vanish and n_features > n_rows
-        if term in self.kept or not self.min_gain or (len(term) == 1 and wide):
+        if term in self.kept or not self.min_gain:
             return -math.inf
         if self._is_effect(term):
             return self.min_gain
