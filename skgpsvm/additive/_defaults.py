@@ -47,8 +47,10 @@ class Defaults:
         200 rows of noise with 20 features, two classes, effects that pass one by one gain .3 to 1.0
         nats each, 1.6 to 6.0 together; on 100 rows of credit_g, .8 and 10 (2026-11-27).
     effect_level, false_effects : float, float
-        Level of the score test below which effects of classes and counts join a model, and expected
-        share of false ones among these, unless noise is learned.
+        Level of the score test of effects of classes and counts, and expected share of false ones
+        among those that join. On nine development sets, 150 rows, the mean log loss is .411, as if
+        all effects joined; three sets are .002 to .012 worse if only those join whose p-values are
+        below one over their number. One draw in twenty of noise may have effects (2026-11-28).
     power_spread : float
         Standard deviation of the prior of the logarithm of the power of class probabilities. Each
         effect has hyperparameters that are chosen with the rows that are left out, which makes them

@@ -149,12 +149,13 @@ class TermSearch:
         vanish, all effects are learned, and `prune` drops them.
         """
         rest = [] if self._noise_may_vanish else list(filter(self._is_optional, self.candidates))
-        self.ascent.drop(self.state, rest)
+        if rest:
+            self.ascent.drop(self.state, rest)
         self.learn("effects")
         while rest and (found := self._found_among(rest)):
             rest = [term for term in rest if term not in found]
             terms = [term for term in self.candidates if term not in rest]
-            self._begin(replace(self.ascent.basis, terms=terms + self.ascent.basis.pairs))
+            self._begin(replace(self.ascent.basis, terms=terms))
             self.learn("effects")
         self.dropped += rest
 
