@@ -87,3 +87,13 @@ def test_listed_effects_are_kept_beside_those_that_are_found():
     y = rng.random(100) < 1 / (1 + np.exp(-3 * X[:, 1]))
     model = AdditiveGPClassifier(terms=[0, ...], random_state=0, interactions=None).fit(X, y)
     assert model.terms_[:2] == [(0,), (1,)]
+
+
+def test_effects_of_features_that_are_nearly_alike_are_found_together():
+    # The class depends on the difference of two features, and on neither of them alone.
+    rng = np.random.default_rng(1)
+    own = rng.normal(size=(130, 5))
+    X = rng.normal(size=(130, 1)) + 0.3 * own
+    y = rng.random(130) < 1 / (1 + np.exp(-2.5 * (own[:, 0] - own[:, 1])))
+    model = AdditiveGPClassifier(random_state=0, interactions=None).fit(X, y)
+    assert model.terms_ == [(0,), (1,)]

@@ -19,13 +19,18 @@ class EffectTest:
     Without the effects, all permutations of the rows of R are equally likely. Their mean and
     variance of T have closed forms, and T is about a gamma variable with these moments.
 
+    The score of all effects has a second form, in which :math:`K` is
+    :math:`\Phi (I + w \Phi^\top \Phi)^{-1} \Phi^\top` for the mean precision w of the rows. Effects
+    of features that are nearly alike, of which only differences matter, have power in this form
+    alone. What the effects in the model explain of the others is removed from their features.
+
     Parameters
     ----------
     basis : AdditiveBasis
     terms : list of tuples of ints
         The effects, each of a single feature.
     X : Tensor of shape (n, d)
-    residuals : Tensor of shape (n, c)
+    residuals, precisions : Tensor of shape (n, c)
 
     Notes
     -----
@@ -33,25 +38,52 @@ class EffectTest:
     moments under permutations.
     """
 
-    def __init__(self, basis, terms, X, residuals):
-        own = replace(basis, terms=list(terms))
+    def __init__(self, basis, terms, X, residuals, precisions):
+        present = [term for term in basis.terms if len(term) == 1]
+        own = replace(basis, terms=present + terms)
         start = {
             name: X.new_tensor(list(values.values()), dtype=torch.float64)
             for name, values in own.start().items()
         }
-        _, *features = own.at(start).features(basis.unit(X))[0]
-        self._features = dict(zip(terms, map(_centered, features), strict=True))
+        _, *features = map(_centered, own.at(start).features(basis.unit(X))[0])
+        self._precision = precisions.mean()
+        if present:
+            known = torch.cat(features[: len(present)], 1)
+            root = self._root(known)
+            parts = (torch.cholesky_solve(known.T @ part, root) for part in features)
+            features = [
+                part - self._precision * (known @ explained)
+                for part, explained in zip(features, parts, strict=True)
+            ]
+        self._features = dict(zip(terms, features[len(present) :], strict=True))
         self._residuals = _centered(residuals)
         self._of_residuals = _invariants(self._residuals)
 
-    def p_value(self, terms):
-        """Return the probability that a permutation has a larger score of some effects together.
+    def _root(self, features):
+        """Return the Cholesky factor of the posterior precision of the features' weights."""
+        gram = self._precision * features.T @ features
+        return torch.linalg.cholesky(gram + torch.eye(len(gram)).to(gram))
+
+    def p_values(self):
+        """Return the p-value of each effect, a dict."""
+        return {term: self._p_value(features) for term, features in self._features.items()}
+
+    def joint_p_values(self):
+        """Return the p-values of the two scores of all effects together."""
+        features = torch.cat(list(self._features.values()), 1)
+        if features.shape[1] > len(features):
+            values, vectors = torch.linalg.eigh(features @ features.T)
+            features = vectors * values.clamp_min(0).sqrt()
+        fitted = torch.linalg.solve_triangular(self._root(features), features.T, upper=False).T
+        return [self._p_value(features), self._p_value(fitted)]
+
+    def _p_value(self, features):
+        """Return the probability that a permutation has a larger score.
 
         The moments need four rows; fewer tell nothing.
         """
-        if len(self._residuals) < 4:
+        if len(features) < 4:
             return 1.0
-        features = torch.cat([self._features[term] for term in terms], 1)
         score = (features.T @ self._residuals).square().sum().item()
         mean, var = _moments(len(features), _invariants(features), self._of_residuals)
         return float(gammaincc(mean**2 / var, score * mean / var)) if var > 0 else 1.0

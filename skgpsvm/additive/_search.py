@@ -166,11 +166,12 @@ class TermSearch:
         Hochberg, 1995), or all if only their sum is no chance.
         """
         ascent, n = self.ascent, len(terms)
-        X, residuals, _ = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        test = EffectTest(ascent.basis, terms, X, residuals)
-        p_values = {term: test.p_value([term]) for term in terms}
+        at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
+        test = EffectTest(ascent.basis, terms, *at)
+        p_values = test.p_values()
         order = sorted(terms, key=p_values.get)
-        if 2 * min(test.p_value(terms), n * p_values[order[0]]) > DEFAULTS.effect_level:
+        of_all = [n * p_values[order[0]], *test.joint_p_values()]
+        if len(of_all) * min(of_all) > DEFAULTS.effect_level:
             return []
         shares = [p_values[term] * n / k for k, term in enumerate(order, 1)]
         numbers = [k for k, share in enumerate(shares, 1) if share <= DEFAULTS.false_effects]
