@@ -286,7 +286,15 @@ def coast(n, seed=0):
     return np.column_stack([data, rng.uniform(size=(n, 2))]), value, rng
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplace", "poisson", "outputs", "classes"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gaussian",
+        "poisson",
+        "classes",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("laplace", "outputs")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_hot_spots_of_correlated_features_are_found(kind):
     data, value, rng = coast(2000)

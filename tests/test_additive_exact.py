@@ -942,7 +942,14 @@ def test_functions_of_fixed_processes_have_their_covariances(kind):
     assert (features[2] == 0).all()
 
 
-@pytest.mark.parametrize(("n", "d"), [(60, 50), (60, 60), (60, 100), (40, 200)])
+@pytest.mark.parametrize(
+    ("n", "d"),
+    [
+        (60, 50),
+        *(pytest.param(60, d, marks=pytest.mark.slow) for d in (60, 100)),
+        (40, 200),
+    ],
+)
 @pytest.mark.parametrize("strong", [0.0, 3.0])
 def test_noise_does_not_vanish_beside_effects_of_many_features(n, d, strong):
     # With 60 features, seed 2 had 28 effects of noise and a noise variance of .0015; with more
@@ -962,7 +969,7 @@ def test_noise_does_not_vanish_beside_effects_of_many_features(n, d, strong):
     [
         (1, {"sparse": True, "interactions": None}),
         (1, {"likelihood": "student_t", "interactions": None, "max_iter": 100}),
-        (3, {}),
+        pytest.param(3, {}, marks=pytest.mark.slow),
     ],
 )
 def test_scales_of_noise_do_not_vanish_beside_effects(n_outputs, parameters, strong):
