@@ -80,5 +80,5 @@ STOCHASTIC = [
     QSGPClassifier(
         solver="adagrad", basis="inducing", n_basis=50, optimizer=None, n_inducing=8, max_iter=60
     ),
-    SVGPRegressor(likelihood="heteroscedastic", n_inducing=8, max_iter=2),
+    SVGPRegressor(likelihood="heteroscedastic", optimizer=None, n_inducing=8, max_iter=2),
 ]
