@@ -57,12 +57,11 @@ class BayesianSVC(GPClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function; with two classes or "ovr", of the decision
-        function. Its hyperparameters, bounds and "fixed" marks determine the optimization. None is
-        a squared exponential with a length scale per feature, plus a constant and a linear term.
-        All are in units of the features' standard deviations, so features need no scaling. The
-        features count as they are, in one unit, where leave-one-out predictions are clearly better
-        then, as those of images may be, and for :ref:`sparse X <sparse_X>`, which has one length
-        scale.
+        function. Optimization starts from its values; its bounds and "fixed" marks are respected.
+        None is a squared exponential with one length scale per feature, plus a constant and a
+        linear term. It measures features in their standard deviations, so they need no scaling.
+        They are left in their own units if leave-one-out predictions are then clearly better, as
+        for images, and for :ref:`sparse X <sparse_X>`, which has one length scale.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         One model of all classes, or one binary model for each class against the rest, each with
         kernel and inducing points of its own. With two classes both are the binary model.
@@ -80,14 +79,14 @@ class BayesianSVC(GPClassifier):
         probability that a class has the largest latent, the limit of the paper's samples. It is
         overconfident on noisy data.
     n_inducing : int, default=256
-        Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
-        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
+        Number of inducing points, m. More points are more accurate and slower. Fewer are used if
+        the data have fewer distinct rows. Ignored if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
     learn_inducing : bool, default=False
-        Whether gradient steps optimize the inducing points, if these have at most a million
-        numbers.
+        Whether gradient steps optimize the inducing points. They do not if the points have more
+        than a million numbers, m d.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"
         How hyperparameters are learned. ``"leave_one_out"`` minimizes the leave-one-out log loss on
         at most 6000 rows; separate length scales per feature are kept only if they lower the
@@ -104,9 +103,9 @@ class BayesianSVC(GPClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. Few
-        more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that these
-        depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit, and
+        keeps kernel and points if only few rows were added (:ref:`further_rows`). Changing a
+        parameter on which these depend, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -122,7 +121,7 @@ class BayesianSVC(GPClassifier):
     kernel_ : Kernel
         Kernel with the learned hyperparameters; a `CompoundKernel` of one per class for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"
-        In the units of X.
+        Inducing points, in units of X.
     temperature_ : float
         Factor of the latents in the softmax of the calibrated probabilities.
     spread_ : float
@@ -130,9 +129,9 @@ class BayesianSVC(GPClassifier):
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Added to the scaled latents in the softmax of the calibrated probabilities.
     loo_log_loss_ : float
-        Calibrated leave-one-out log loss, nats per row. It estimates the test log loss, for
-        comparing models. It is slightly optimistic, as hyperparameters were learned on the same
-        rows.
+        Log loss of the calibrated leave-one-out predictions, in nats per row, for comparing models.
+        As an estimate of the log loss of new rows it is slightly too low, since hyperparameters
+        were learned on the same rows.
     objective_curve_ : ndarray of shape (n_iterations,)
         Objective before each iteration, nats. It is not a bound on the evidence, since the hinge
         loss is a pseudo-likelihood.

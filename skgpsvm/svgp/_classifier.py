@@ -81,9 +81,9 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         ``"linear"``, a linear function whose variance is learned.
     n_inducing : int, default=None
         Number of inducing points, m. None is every row of up to 800, if "collapsed" fits one
-        latent function, as for two classes; otherwise it is 256. More are more accurate and slower.
-        Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points`` is an
-        array.
+        latent function, as for two classes; otherwise it is 256. More points are more accurate and
+        slower. Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points``
+        is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X. A string has no effect where every row is a point.

@@ -79,14 +79,14 @@ class SVGPRegressor(GPRegressor):
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalized y. Its values, bounds
-        and "fixed" marks determine the optimization. None is a squared exponential or a Matern
-        kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature, or one for
-        :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them. Fewer
-        than 15 rows, and more than 1,000 rows with a link, have the squared exponential.
-        Hyperparameters and noise then have a prior. With ``likelihood="heteroscedastic"``,
-        the log noise variance has a kernel of its own, which starts as a copy; a `CompoundKernel`
-        gives both, that of the mean first.
+        Prior covariance of the latent function, in units of the normalized y. Optimization starts
+        from its values; its bounds and "fixed" marks are respected. None is a squared exponential
+        or a Matern kernel of smoothness 5/2, 3/2 or 1/2, whichever has the highest log evidence on
+        up to 1,000 rows. It has one length scale per feature, or one for all features of
+        :ref:`sparse X <sparse_X>`; hyperparameters and noise have a prior. Fewer than 15 rows, and
+        more than 1,000 rows with a link, have the squared exponential. With
+        ``likelihood="heteroscedastic"``, the log noise variance has a kernel of its own, which
+        starts as a copy; a `CompoundKernel` gives both, that of the mean first.
     likelihood : str, default="gaussian"
         Distribution of y.
 
@@ -122,16 +122,16 @@ class SVGPRegressor(GPRegressor):
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise. Not with a link.
     n_inducing : int, default=None
-        Number of inducing points, m. None is every row if the process is exact, or up to 1,000 rows
-        with noise that varies and with a link; otherwise it is 256. More are more accurate and
-        slower. Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points``
-        is an array.
+        Number of inducing points, m. None is every row if the process is exact, and for up to
+        1,000 rows with noise that varies or a link; otherwise it is 256. More points are more
+        accurate and slower. Fewer are used if the data have fewer distinct rows. Ignored if
+        ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X. A string has no effect where every row is a point.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized, unless every row is one, or the points have more
-        than a million numbers.
+        Whether the inducing points are optimized. They are not where every row is one, nor if they
+        have more than a million numbers, m d.
     optimizer : {"auto"}, callable or None, default="auto"
         Whether kernel and noise are learned. None keeps them. A function with the interface of
         `GaussianProcessRegressor` maximizes `log_marginal_likelihood` over ``kernel_.theta``, with
@@ -146,9 +146,9 @@ class SVGPRegressor(GPRegressor):
         Whether y is first centered and scaled to unit variance. Otherwise y should be of order one,
         as initial values and bounds do not depend on its scale. Not with a link.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit.
-        Few more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that
-        these depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit,
+        and keeps the first three if only few rows were added (:ref:`further_rows`). Changing a
+        parameter on which these depend, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -162,7 +162,7 @@ class SVGPRegressor(GPRegressor):
         Kernel with the learned hyperparameters, including the terms of the mean function. With
         noise that varies, a `CompoundKernel` of the mean's and that of the log noise variance.
     inducing_points_ : ndarray of shape (m, d)
-        In the units of X.
+        Inducing points, in units of X.
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance of each output, in squared units of y, without the known variances that `fit`
         was given. Gaussian noise is at least a millionth of the variance of y. Noise that varies
@@ -175,7 +175,7 @@ class SVGPRegressor(GPRegressor):
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO of every iteration. The collapsed ELBO has row weights of at most 1 on average. Where
+        ELBO after each iteration. The collapsed ELBO has row weights of at most 1 on average. If
         the default kernel is learned, it includes the log prior of the hyperparameters.
     n_iter_ : int
         Number of rounds or passes.
