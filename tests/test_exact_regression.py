@@ -16,7 +16,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import DecoupledGPRegressor, SVGPRegressor
+from skgpsvm import DecoupledGPRegressor, SVGPRegressor, _sparse
 from skgpsvm._collapsed import CollapsedBound, are_points
 from skgpsvm._csr import CSRRows
 from skgpsvm._estimators import _inputs
@@ -161,7 +161,7 @@ def test_few_sparse_rows_are_an_exact_process(solver, monkeypatch):
     assert model.elbo_ == pytest.approx(dense.elbo_, abs=1e-4)
     assert_allclose(model.predict(X), dense.predict(X), atol=1e-3)
     # As points they are dense, and so must not have too many numbers.
-    monkeypatch.setattr(_regressor, "_MAX_DENSE_POINTS", X.size - 1)
+    monkeypatch.setattr(_sparse, "_MAX_DENSE_POINTS", X.size - 1)
     assert model._is_exact(SimpleNamespace(X=CSRRows(X), n_rows=len(X))) == (solver == "exact")
 
 
