@@ -156,7 +156,7 @@ class TermSearch:
             rest = [term for term in rest if term not in found]
             terms = [term for term in self.candidates if term not in rest]
             self._begin(replace(self.ascent.basis, terms=terms))
-            self.learn("effects")
+            self.learn(f"{len(terms)} effects")  # a checkpoint has the state of a stage by its name
         self.dropped += rest
 
     def _found_among(self, terms):
