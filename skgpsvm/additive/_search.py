@@ -150,7 +150,8 @@ class TermSearch:
         """
         rest = [] if self._noise_may_vanish else list(filter(self._is_optional, self.candidates))
         if rest:
-            self.ascent.drop(self.state, rest)
+            terms = [term for term in self.candidates if term not in rest]
+            self._begin(replace(self.ascent.basis, terms=terms))
         self.learn("effects")
         while rest and (found := self._found_among(rest)):
             rest = [term for term in rest if term not in found]
