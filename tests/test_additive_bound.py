@@ -26,6 +26,7 @@ from skgpsvm.additive._bound import (
     precision_root,
     products,
 )
+from skgpsvm.additive._effect_test import EffectTest
 from skgpsvm.additive._fixed_processes import Levels
 from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._posterior import AdditivePosterior
@@ -437,6 +438,31 @@ def test_pairs_without_an_interaction_to_test_have_no_score():
     for data in (np.column_stack([level == 0, level == 1]), rng.uniform(size=(8, 2))):
         r, precision = rng.normal(size=(len(data), 1)), np.ones((len(data), 1))
         assert score_moments(basis, basis.terms, t64(data), t64(r), t64(precision)) == {}
+
+
+def test_scores_of_effects_beside_others_are_those_of_dense_matrices():
+    n, rng = 40, np.random.default_rng(0)
+    data, r, precision = rng.uniform(size=(n, 2)), rng.normal(size=(n, 2)), rng.uniform(size=(n, 2))
+    basis = replace(tiny(), terms=[(0,), (1,)])
+    theta = {name: t64(list(own.values())) for name, own in basis.start().items()}
+    _, *features = basis.at(theta).features(basis.unit(t64(data)))[0]
+    center, w = np.eye(n) - 1 / n, precision.mean()
+    known, new = (center @ (part @ part.T).numpy() @ center for part in features)
+    left = np.linalg.inv(np.eye(n) + w * known)
+    beside = left @ new @ left.T
+    whitened = beside @ np.linalg.inv(np.eye(n) + w * beside)
+    test = EffectTest(replace(basis, terms=[(0,)]), [(1,)], *map(t64, (data, r, precision)))
+    found = test.p_values()[(1,)], *test.joint_p_values()
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+    L = center @ r @ r.T @ center
+    orders = [rng.permutation(n) for _ in range(4000)]
+    for p_value, cov in zip(found[1:], (beside, whitened), strict=True):
+        scores = [(cov * L[np.ix_(order, order)]).sum() for order in orders]
+        # The standard error is .008, and the gamma distribution is an approximation.
+        assert p_value == pytest.approx(np.mean(scores >= (cov * L).sum()), abs=0.03)
+        values, vectors = np.linalg.eigh(cov)
+        root = t64(vectors * np.sqrt(values.clip(0)))
+        assert p_value == pytest.approx(test._p_value(root), rel=1e-6)
 
 
 @forms
