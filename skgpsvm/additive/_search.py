@@ -150,15 +150,19 @@ class TermSearch:
         """
         rest = [] if self._noise_may_vanish else list(filter(self._is_optional, self.candidates))
         if rest:
-            terms = [term for term in self.candidates if term not in rest]
-            self._begin(replace(self.ascent.basis, terms=terms))
+            self._begin_without(rest)
         self.learn("effects")
         while rest and (found := self._found_among(rest)):
             rest = [term for term in rest if term not in found]
-            terms = [term for term in self.candidates if term not in rest]
-            self._begin(replace(self.ascent.basis, terms=terms))
-            self.learn(f"{len(terms)} effects")  # a checkpoint has the state of a stage by its name
+            self._begin_without(rest)
+            # A checkpoint finds the state of a stage by its name.
+            self.learn(f"{len(self.ascent.basis.terms)} effects")
         self.dropped += rest
+
+    def _begin_without(self, terms):
+        """Start the stage of all candidates but some."""
+        kept = [term for term in self.candidates if term not in terms]
+        self._begin(replace(self.ascent.basis, terms=kept))
 
     def _found_among(self, terms):
         """Return the effects that join the model, none if their scores may all be chance.
@@ -425,7 +429,7 @@ class TermSearch:
         return len(term) == 1 and self.ascent.basis.features[term[0]].column is None
 
     def _is_optional(self, term):
-        """Whether a term may be dropped: an effect or a point mass that the user did not list."""
+        """Return whether a term of one feature may be dropped, as the user did not list it."""
         return len(term) == 1 and self._required_gain(term) > -math.inf
 
     @property
