@@ -228,13 +228,14 @@ class SparseProblem:
         Inducing points at all rows stay: to move them cannot help. So do points of more than a
         million numbers, of which L-BFGS-B keeps some twenty copies.
         """
-        free, Z = [], model.Z
+        free, few = [], model.Z.size <= _MAX_MOVED
         if "theta" in self.learned and model.kernel.n_dims:
             free.append("theta")
         if "noise" in self.learned and model.noise:
             free.append("noise")
-        if "Z" in self.learned and model.uses_points and Z.size <= _MAX_MOVED:
-            free += [] if are_points(self.rows, Z) else ["Z"]
+        # In this order, since the last conditions take longest
+        if "Z" in self.learned and few and model.uses_points and not are_points(self.rows, model.Z):
+            free.append("Z")
         return free
 
     def prior(self):

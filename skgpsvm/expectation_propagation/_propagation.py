@@ -151,6 +151,9 @@ class Propagation:
             start = index.stop
             yield _Chunk(index, X, self._copies[index], A, residual.double())
 
+    def _powers(self, index):
+        return None if self._power is None else self._power[index]
+
     def refresh(self, state):
         """Recompute the posterior of a state from its sites, theta and Z."""
         state.site_gram, linear = self._sums(state, state.precision, state.shift)
@@ -190,9 +193,8 @@ class Propagation:
         """Return the `SiteUpdate` of the sites of a state, given the marginals of the rows."""
         parts = []
         for index in self.rows.chunks():
-            power = None if self._power is None else self._power[index]
             given = *marginals, state.precision, state.shift, self._signs
-            parts.append(ep_updates(*(part[index] for part in given), power))
+            parts.append(ep_updates(*(part[index] for part in given), self._powers(index)))
         return SiteUpdate(*map(torch.cat, zip(*parts, strict=True)))
 
     def move_sites(self, state, update, damping):
@@ -223,8 +225,7 @@ class Propagation:
         """
         X, _, _ = self.rows.take(index)
         index = to_device(index, X.device)
-        y, copies = self._signs[index], self._copies[index]
-        power = None if self._power is None else self._power[index]
+        y, copies, power = self._signs[index], self._copies[index], self._powers(index)
         A, residual = (part.double() for part in basis(X))
         before = A if old is basis else old(X)[0].double()
         mean, root = state.mean[0], state.root[0]
