@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.optimize import fmin_l_bfgs_b
+from scipy.optimize import minimize
 
 from .exceptions import NotPositiveDefiniteError
 
@@ -57,9 +57,16 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, min_gain=0.0):
         if len(losses) > 1 and losses[-2] - losses[-1] < min_gain:
             raise StopIteration
 
-    first, options = start.detach().cpu().numpy(), {"maxiter": max_iter, "callback": stop}
-    found, loss, _ = fmin_l_bfgs_b(loss_and_gradient, first, bounds=bounds.tolist(), **options)
-    return torch.tensor(found, dtype=start.dtype, device=start.device), -loss
+    found = minimize(
+        loss_and_gradient,
+        start.detach().cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds.tolist(),
+        callback=stop,
+        options={"maxiter": max_iter},
+    )
+    return torch.tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
 
 
 def adam_step(memory, gradient, rate):

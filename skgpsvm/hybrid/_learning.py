@@ -72,7 +72,6 @@ class JointTraining(Stage):
         self.validation_losses, self.patience = validation_losses, patience
         self.generator, self._bounds, self._augmentation = generator, bounds, augmentation
         self._random = PrivateRandom(0)  # seeded anew in each epoch
-        self._held = None  # weights of a state that the network has
 
     def init(self):
         """Return the state before the first epoch, a `TrainingState`."""
@@ -123,7 +122,6 @@ class JointTraining(Stage):
         average_buffers(self.network, before, self.rows)
         (total,) = self.rows.sum(total)
         state.weights, state.adam = self._weights(), memory
-        self._held = state.weights
         state.generator = self.generator.get_state()
         state.n_epochs += 1
         if self.validation_losses is not None:
@@ -133,17 +131,13 @@ class JointTraining(Stage):
 
     def at(self, state):
         """Return the network with the weights of a state, in evaluation mode."""
-        return self._with(state.weights)
+        self.network.load_state_dict(state.weights)
+        return self.network.eval()
 
     def best(self, state):
         """Return the network with the best weights with early stopping, else of the last epoch."""
-        return self._with(state.weights if state.best_weights is None else state.best_weights)
-
-    def _with(self, weights):
-        """Return the network with the weights of a state, in evaluation mode."""
-        if weights is not self._held:
-            self.network.load_state_dict(weights)
-            self._held = weights
+        weights = state.weights if state.best_weights is None else state.best_weights
+        self.network.load_state_dict(weights)
         return self.network.eval()
 
     def converged(self, state):

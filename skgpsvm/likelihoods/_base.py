@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import functools
 import math
 from collections.abc import Mapping
@@ -72,12 +73,13 @@ class Likelihood(torch.nn.Module, abc.ABC):
         before = dict(self.named_parameters()) or self._replaced
         if not before:
             return self
+        other = copy.copy(self)
+        other._parameters = {}
         values = parameters.split([old.numel() for old in before.values()])
         pairs = zip(before.items(), values, strict=True)
-        replaced = {name: value.view_as(old) for (name, old), value in pairs}
-        # Not by `copy` and `setattr`, of which the module's take longer than an evaluation
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), _parameters={}, _replaced=replaced, **replaced)
+        other._replaced = {name: value.view_as(old) for (name, old), value in pairs}
+        for name, value in other._replaced.items():
+            setattr(other, name, value)
         return other
 
     @abc.abstractmethod
