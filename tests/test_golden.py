@@ -9,7 +9,7 @@ from golden_outputs import distance, summary
 @pytest.mark.parametrize("case", golden_outputs.CASES, ids=lambda case: case.name)
 def test_outputs_are_as_recorded(case):
     found = golden_outputs.distances(case)
-    assert {name: gap for name, gap in found.items() if gap > case.rtol} == {}
+    assert {name: gap for name, gap in found.items() if gap > golden_outputs.RTOL} == {}
 
 
 @pytest.mark.parametrize("size", [5, 500])

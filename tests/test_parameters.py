@@ -50,7 +50,7 @@ RNG = np.random.default_rng(0)
 X = np.exp(0.7 * RNG.normal(size=(40, 2)))
 SIGNAL = np.sin(2 * X[:, 0]) + 0.3 * X[:, 0] * X[:, 1]
 TARGET = SIGNAL + 0.2 * RNG.normal(size=40)
-LABELS = np.digitize(SIGNAL + 0.3 * RNG.normal(size=40), np.quantile(SIGNAL, [0.33, 0.66]))
+LABELS = np.digitize(SIGNAL + 0.1 * RNG.normal(size=40), np.quantile(SIGNAL, [0.33, 0.66]))
 # Targets of likelihoods that do not take TARGET.
 WAVE = 0.5 + 0.4 * np.sin(2 * X[:, 0])
 TARGETS = {

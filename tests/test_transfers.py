@@ -66,7 +66,9 @@ STEPS = {
     ),
     "network": (HybridSVGPRegressor(**NETWORK), "batch_size", 2),
     "additive": (
-        AdditiveGPClassifier(n_inducing=4, interactions=0, max_iter=1, sparse=True),
+        AdditiveGPClassifier(
+            n_inducing=4, terms=[(0,), (1,)], interactions=0, max_iter=1, sparse=True
+        ),
         "batch_size",
         2,
     ),
