@@ -126,7 +126,7 @@ REAL = [
         SVGPClassifier(n_inducing=64),
         standardized(load_breast_cancer),
     ),
-    # Searches for pairs in many features amplify rounding: outputs of two processors differ by 2e-3.
+    # A search for pairs in many features amplifies rounding: two processors differ by 2e-3.
     Case(
         "real-AdditiveGPClassifier-cancer",
         AdditiveGPClassifier(interactions=None),
