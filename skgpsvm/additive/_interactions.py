@@ -10,6 +10,7 @@ from ._defaults import DEFAULTS
 
 _TINY = torch.finfo(torch.float64).tiny
 _ROUNDING = 1e-10  # relative, of eigenvalues
+_SMALL = 1e-5  # relative, of eigenvalues without which a score is the same to four digits
 
 
 def score_moments(basis, terms, X, residuals, precisions):
@@ -168,21 +169,23 @@ class _Rows:
 
 
 class _Grid:
-    """Cells of the bins of two features, the same for all pairs of a batch.
+    r"""Cells of the bins of two features, the same for all pairs of a batch.
 
     Attributes
     ----------
     sizes : tuple of int
         Numbers of bins of the two features.
-    cov : Tensor or None
-        Covariance of a smooth function of the cells; None is the identity.
+    features : Tensor or None
+        Features F of the cells. :math:`F F^\top` is the covariance of a smooth function of these;
+        None is the identity.
     """
 
     def __init__(self, levels, n_bins, smooth):
         self.sizes = tuple(n_levels or n_bins for n_levels in levels)
-        self.cov = None
+        self.features = None
         if smooth and self.n_cells <= DEFAULTS.test_cells:
-            self.cov = torch.kron(*[_smooth_cov(n_levels, n_bins) for n_levels in levels])
+            own = [torch.eye(m, dtype=torch.float64) if m else _smooth(n_bins) for m in levels]
+            self.features = torch.kron(*own)
 
     @property
     def n_cells(self):
@@ -225,14 +228,12 @@ class _Grid:
         values, vectors = torch.linalg.eigh(effects.mT @ effects)
         spanned = values > _ROUNDING * values[:, -1:]
         effects = effects @ (vectors * torch.where(spanned, values, torch.inf).rsqrt()[:, None])
-        S = torch.eye(cells.shape[1], dtype=root.dtype, device=root.device)
-        if self.cov is not None:
-            S = root * self.cov.to(root)[cells[:, :, None], cells[:, None]] * root.mT
-        # With an orthonormal basis U of the effects, Q = I - U U^T and M = S - P - P^T for
-        # P = (S U - U U^T S U / 2) U^T.
-        moved = S @ effects
-        P = (moved - 0.5 * effects @ (effects.mT @ moved)) @ effects.mT
-        M = S - P - P.mT
+        if self.features is None:
+            M = torch.eye(cells.shape[1]).to(root) - effects @ effects.mT
+        else:
+            smooth = root * self.features.to(root)[cells]
+            smooth = smooth - effects @ (effects.mT @ smooth)
+            M = smooth @ smooth.mT
         residuals, squares, both = residuals * inverse, squares * inverse**2, both * inverse**4
         score = (residuals * (M @ residuals)).sum((1, 2))
         own = squares[:, :, :: residuals.shape[2] + 1].sum(2)
@@ -261,9 +262,9 @@ class _Grid:
         return cells, n_held, sums[pairs, cells]
 
 
-def _smooth_cov(n_levels, n_bins):
-    """Return the covariance of a smooth function of bins, or of a function of levels."""
-    if n_levels:
-        return torch.eye(n_levels, dtype=torch.float64)
+def _smooth(n_bins):
+    """Return features of bins whose products are the covariance of a smooth function."""
     at = torch.arange(n_bins, dtype=torch.float64) / (n_bins * DEFAULTS.test_length)
-    return torch.exp(-0.5 * (at[:, None] - at).square())
+    values, vectors = torch.linalg.eigh(torch.exp(-0.5 * (at[:, None] - at).square()))
+    kept = values > _SMALL * values[-1]
+    return vectors[:, kept] * values[kept].sqrt()
