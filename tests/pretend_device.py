@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from skgpsvm import _transfers
@@ -82,18 +81,25 @@ def _as_index(index):
 
 def _on_raw(op, *args, **kwargs):
     """Run an operation on the CPU memory of its arguments."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = []
+
+    def raw(x):
+        if isinstance(x, torch.Tensor):
+            tensors.append(x)
+        return x.raw if isinstance(x, Pretend) else x
+
+    device = kwargs.get("device")
+    leaves = device is not None and torch.device(device).type != NAME
+    placed = kwargs if device is None else {**kwargs, "device": torch.device("cpu")}
+    inputs = [_map(raw, x) for x in args]
+    options = {key: _map(raw, x) for key, x in placed.items()}
     own = {id(t.raw): t for t in tensors if isinstance(t, Pretend)}
     name = op._schema.name
     _count(name.removeprefix("aten::"), args, kwargs)
     strange = [t for t in tensors if t.dim() and not isinstance(t, Pretend)]
     if strange and name not in _MOVES and not name.startswith(_INDEXING):
         raise RuntimeError(f"{name} takes tensors of shape {strange[0].shape} on the CPU, too.")
-    device = kwargs.get("device")
-    leaves = device is not None and torch.device(device).type != NAME
-    if device is not None:
-        kwargs = {**kwargs, "device": torch.device("cpu")}
-    found = op(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+    found = op(*inputs, **options)
     if name == "aten::copy_":
         return args[0]
 
@@ -103,7 +109,14 @@ def _on_raw(op, *args, **kwargs):
         known = own.get(id(x))
         return known if known is not None and known.shape == x.shape else Pretend(x)
 
-    return tree_map(held, found)
+    return _map(held, found)
+
+
+def _map(function, x):
+    """Return what a function makes of a value, or of each in nested lists and tuples."""
+    if isinstance(x, (list, tuple)):
+        return type(x)([_map(function, each) for each in x])
+    return function(x)
 
 
 def _count(name, args, kwargs):
@@ -121,10 +134,6 @@ def _count(name, args, kwargs):
         counts["values"] += name in _VALUES
 
 
-def _raw(x):
-    return x.raw if isinstance(x, Pretend) else x
-
-
 def _on_device(make):
     """Return a version of a torch function that makes its result on the CPU and then moves it."""
 
@@ -134,7 +143,7 @@ def _on_device(make):
             device = data.device if device is None else device
             found = data.detach() if make is _MADE["as_tensor"] else data.detach().clone()
             return found.to(device=device, dtype=options.get("dtype"))
-        data = tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, data)
+        data = _map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, data)
         found = make(data, *others, **options)
         if device is None:
             return found
