@@ -260,20 +260,19 @@ class WeightedDataset:
         (weights,) = self.collect(self.weights)
         relative = weights.double() / weights.double().mean()
         units = (relative - _ROUNDING).ceil().clamp(1, _MAX_UNITS).long().cpu().numpy()
-        every = np.arange(self.n_rows)
-        return np.repeat(every, units) if units.max(initial=1) > 1 else every
+        return np.repeat(np.arange(self.n_rows), units)
 
     def of_units(self, units, chosen):
         """Return the rows, weighted by the share of their units in the array `chosen`."""
-        return self.part(*_rows_of_units(units, chosen))
+        share = shares(units, chosen)
+        index = share.nonzero()[0]
+        return self.part(index, share[index])
 
     def divided(self, units, chosen):
         """Return the rows of the other units and the rows of the units at the index `chosen`."""
-        index, share = _rows_of_units(units, chosen)
-        rest = np.ones(self.n_rows)
-        rest[index] -= share
-        others = rest.nonzero()[0]
-        return self.part(others, rest[others]), self.part(index, share)
+        share = shares(units, chosen)
+        index, others = share.nonzero()[0], (share < 1).nonzero()[0]
+        return self.part(others, 1 - share[others]), self.part(index, share[index])
 
     def part(self, index, share=1.0):
         """Return the rows at an index array into all ranks' rows.
@@ -320,18 +319,16 @@ class WeightedDataset:
         if self.n_rows <= max_rows:
             if n_ranks() == 1:
                 return self
-            index, share = np.arange(self.n_rows), np.ones(self.n_rows)
+            share = np.ones(self.n_rows)
+        elif by_class:
+            share = self._share_by_class(self.units(), max_rows, random_state)
         else:
             units = self.units()
-            if by_class:
-                share = self._share_by_class(units, max_rows, random_state)
-                index, share = share.nonzero()[0], share[share > 0]
-            else:
-                chosen = random_state.choice(len(units), max_rows, replace=False)
-                index, share = _rows_of_units(units, chosen)
+            share = shares(units, random_state.choice(len(units), max_rows, replace=False))
+        index = share.nonzero()[0]
         tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
         X, targets, weights = map(array_of, tensors)
-        arrays = X, targets, weights * share.astype(weights.dtype)
+        arrays = X, targets, weights * share[index].astype(weights.dtype)
         arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
         return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
 
@@ -380,13 +377,6 @@ def shares(units, chosen):
     """Return the share (n,) of each row's units that the index array `chosen` selects."""
     total = np.bincount(units)
     return np.bincount(units[chosen], minlength=len(total)) / total
-
-
-def _rows_of_units(units, chosen):
-    """Return an index of the rows with units that the index array `chosen` selects, and shares."""
-    index, counts = np.unique(units[chosen], return_counts=True)
-    start, stop = np.searchsorted(units, [index, index + 1])
-    return index, counts / (stop - start)
 
 
 def merged_rows(X, targets, weights):
