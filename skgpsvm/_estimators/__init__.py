@@ -4,7 +4,7 @@ from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier, at_most_left_out
 from ._evidence import EvidenceMixin, evidence_at
 from ._inputs import date_error, is_date, validated
-from ._pipeline import fit_models, stream, update_models
+from ._pipeline import fit_models, stream
 from ._regressor import GPRegressor, target_moments
 
 __all__ = [
@@ -22,6 +22,5 @@ __all__ = [
     "stream",
     "target_moments",
     "unwrapped",
-    "update_models",
     "validated",
 ]

@@ -138,10 +138,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         with raise_on_all_ranks():
             check_labels("y", y)
             check_classification_targets(y)
-        check_equal({"labels that are": kind_of_labels(y)}, counts=len(y) > 0)
-        if classes is not None:
-            with raise_on_all_ranks():
+            if classes is not None:
                 check_labels("classes", np.asarray(classes))
+        check_equal({"labels that are": kind_of_labels(y)}, counts=len(y) > 0)
         if not reset:
             now = self.classes_ if classes is None else np.unique(classes)
             if not np.array_equal(now, self.classes_):

@@ -48,13 +48,20 @@ def has_partial_fit(estimator):
 def stream(estimator, X, y, sample_weight, **more):
     """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
 
-    The parameters are those of `fit_models`. The first call warns if it has few rows. It is an
-    update, too, if the estimator's ``_first_call_updates`` says so.
+    The parameters are those of `fit_models`. For updates, the estimator provides
+    ``_update_model(problem)``, which returns a `Fitted`; its ``_fitted_attributes`` is called with
+    ``streamed=True``. The first call warns if it has few rows. It is an update, too, if the
+    estimator's ``_first_call_updates`` says so.
     """
-    check_streamed(estimator)
-    check_same("a model to continue", getattr(estimator, "_latents", None))
-    if estimator.__sklearn_is_fitted__() or estimator._first_call_updates():
-        return update_models(estimator, X, y, sample_weight, **more)
+    if getattr(estimator, "class_weight", None) == "balanced":
+        raise ValueError(
+            "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+            "give a dict, or weights by sample_weight."
+        )
+    previous = getattr(estimator, "_latents", None)
+    check_same("a model to continue", previous)
+    if previous is not None or estimator._first_call_updates():
+        return _run(estimator, (X, y, sample_weight, more), previous, streamed=True)
     fit_models(estimator, X, y, sample_weight, **more)
     if isinstance(getattr(estimator, "inducing_points", None), str):
         n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
@@ -66,27 +73,6 @@ def stream(estimator, X, y, sample_weight, **more):
                 f"Pass more rows to it{lower}."
             )
     return estimator
-
-
-def update_models(estimator, X, y, sample_weight, **more):
-    """Update the fitted models of an estimator by more rows.
-
-    The estimator provides ``_update_model(problem)``, which returns a `Fitted`; its
-    ``_fitted_attributes`` is called with ``streamed=True``.
-    """
-    check_streamed(estimator)
-    previous = getattr(estimator, "_latents", None)
-    check_same("a model to continue", previous)
-    return _run(estimator, (X, y, sample_weight, more), previous, streamed=True)
-
-
-def check_streamed(estimator):
-    """Refuse class weights that need all rows."""
-    if getattr(estimator, "class_weight", None) == "balanced":
-        raise ValueError(
-            "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
-            "give a dict, or weights by sample_weight."
-        )
 
 
 def _run(estimator, data, previous, streamed=False):

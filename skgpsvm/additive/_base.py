@@ -219,6 +219,9 @@ class AdditiveGP(GPEstimator):
         """Return the log parameters of the likelihood from which a fit starts, a tensor (k,)."""
         return self._make_likelihood().parameters()
 
+    def _first_call_updates(self):
+        return True
+
     def _update_model(self, problem):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
         if problem.start is None:

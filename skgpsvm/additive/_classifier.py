@@ -8,7 +8,7 @@ from typing import Literal, Self
 from numpy import ndarray
 
 from .._calibration import Tempering
-from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
+from .._estimators import GPClassifier, all_or_nothing, fit_models, stream
 from .._predictive import at_frequencies
 from .._typing import ArrayLike, ClassWeight, Device, MatrixLike, RandomStateLike, available_if
 from ._base import AdditiveGP, takes_more_rows
@@ -323,7 +323,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         ValueError
             If parameters, data or weights are not valid, or y has an unknown class.
         """
-        return update_models(self, X, y, sample_weight, classes=classes)
+        return stream(self, X, y, sample_weight, classes=classes)
 
     def _fit_model(self, problem, sparse=None):
         if (constraint := self._constraint) and self._make_likelihood().n_latents > 1:

@@ -7,7 +7,7 @@ from typing import Literal, Self, overload
 
 import numpy as np
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
+from .._estimators import GPRegressor, all_or_nothing, fit_models, stream
 from .._families import FAMILIES, family_sites
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LeftOut
@@ -375,7 +375,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         -------
         self : AdditiveGPRegressor
         """
-        return update_models(self, X, y, sample_weight, noise_variance=noise_variance)
+        return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _make_likelihood(self):
         t = len(self._y_mean)
