@@ -275,6 +275,12 @@ class SparseProblem:
         """Return the problem of some rows."""
         return replace(self, rows=rows)
 
+    def on_few(self, max_rows):
+        """Return the problem of random rows; itself if there are not more."""
+        if self.rows.n_rows <= max_rows:
+            return self
+        return self.on(self.rows.subset(max_rows, self.problem.random_state))
+
 
 def fit_posterior(sparse, model, stage, summarize, learning=(), start=None):
     """Run a stage that finds the posterior of a sparse GP, from a model, and return the `Fitted`.
@@ -309,8 +315,8 @@ def update_by_ascent(estimator, problem, sweep, summarize, tol):
     """
     rows, tensors = problem.rows, problem.start.state(problem.rows.device)
     likelihood = estimator._make_likelihood().at(tensors["noise"])
-    ascent = CoordinateAscent(likelihood, problem.start.basis(rows.device), rows)
-    ascent.prior = natural_parameters(tensors["mean"], tensors["root"])
+    prior = natural_parameters(tensors["mean"], tensors["root"])
+    ascent = CoordinateAscent(likelihood, problem.start.basis(rows.device), rows, prior=prior)
     stage = AscentStage(ascent, sweep, tol)
     return update_posterior(estimator, problem, stage, stage.init(tensors["noise"]), summarize)
 

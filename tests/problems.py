@@ -81,9 +81,9 @@ def weighted_rows(n=50, d=3, seed=0):
     return X[np.argsort(X[:, 0])], y, weights
 
 
-def ascent_of(hinge, kernel, X, y, Z, weights=None):
+def ascent_of(hinge, kernel, X, y, Z, weights=None, prior=None):
     basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), t64(Z))
-    return CoordinateAscent(hinge, basis, rows_of(X, y, weights))
+    return CoordinateAscent(hinge, basis, rows_of(X, y, weights), prior=prior)
 
 
 def swept(ascent, n_sweeps, state=None):

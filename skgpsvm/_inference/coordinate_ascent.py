@@ -19,7 +19,6 @@ from .._sites import batch_sites, dense_design, per_latent
 from .mean_steps import ascend_means, newton_step, preconditioner, times
 
 _MOVED = "precision", "linear", "mean", "root"
-_NOTHING_KNOWN = (None, None, None), {}  # likelihood, mean and root, and what is found there
 MAX_HALVINGS = 10
 _SIZES = [0.5**k for k in range(MAX_HALVINGS)]  # of a step, in turn
 ROUNDING = 1e-9  # fall of the ELBO that counts as rounding, relative
@@ -44,33 +43,23 @@ class CoordinateAscent:
 
     Its methods change an `AscentState` in place. The basis may be a `GroupedBasis`, except for
     `ascend`. A sweep costs O(n p^2) for the features and, for each row, O(p^2) for each active
-    latent.
+    latent. The prior of the weights is N(0, I), or has given natural parameters (precision,
+    linear): in streaming, those of an earlier posterior.
 
     Source: Wistuba and Rawat (2018), Algorithm 1, in whitened coordinates; (S20)-(S23). Departs
     from the source: signs of the printed updates (errata E5-E9); the contrast is chosen anew in
     every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`).
     """
 
-    def __init__(self, likelihood, basis, rows, dtype=None):
+    def __init__(self, likelihood, basis, rows, dtype=None, prior=None):
         self.likelihood, self.rows, self.dtype = likelihood, rows, dtype or rows.dtype
         self.basis = basis
-        eye = torch.eye(basis.size, dtype=torch.float64, device=rows.device)
-        eyes = eye.expand(likelihood.n_latents, -1, -1)
-        self._prior = eyes, eye.new_zeros(likelihood.n_latents, basis.size)
-        self._prior_moments = None  # where the prior is not N(0, I)
-
-    @property
-    def prior(self):
-        """Natural parameters (precision, linear) of the prior of the weights.
-
-        The prior is N(0, I) unless it is set: in streaming, to an earlier posterior.
-        """
-        return self._prior
-
-    @prior.setter
-    def prior(self, prior):
-        self._prior, self._prior_moments = prior, weight_moments(*prior)
-        self._known = _NOTHING_KNOWN
+        self._prior_moments = None if prior is None else weight_moments(*prior)
+        if prior is None:
+            eye = torch.eye(basis.size, dtype=torch.float64, device=rows.device)
+            eyes = eye.expand(likelihood.n_latents, -1, -1)
+            prior = eyes, eye.new_zeros(likelihood.n_latents, basis.size)
+        self.prior = prior
 
     @property
     def basis(self):
@@ -82,7 +71,8 @@ class CoordinateAscent:
         self._basis = basis
         self._holds = len(self.rows) * basis.size * self.dtype.itemsize <= HELD_BYTES
         self._batches, self._designs = {}, {}
-        self._known = _NOTHING_KNOWN
+        # Likelihood, mean and root, and what has been found there
+        self._known = (None, None, None), {}
 
     def init(self, mean=None, root=None, noise=None):
         """Return the state at the prior, or at given moments (c, p) and (c, p, p).
