@@ -42,7 +42,7 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
     second has predictions of them without them, as `leave_one_out` returns them. If nothing is
     learned, there is no posterior, and the second is None.
     """
-    start = without_posterior(sparse.problem.start or sparse.initial_model())
+    start = _start_without_posterior(sparse)
     free = sparse.free_parts(start)
     if not free:
         return start, None
@@ -51,8 +51,7 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
         model, _ = learn_on_elbo(some, start)
     else:
         if "theta" in free:
-            parts = sparse.likelihood, sparse.rows, sparse.problem.random_state
-            start, _ = shrink_length_scales(start, *parts)
+            start, _ = shrink_length_scales(sparse, start)
         options = {"batch_size": batch_size, "learning_rate": learning_rate}
         model = _learned_by_steps(some, start, **options)
     inference = some.inference(model, NaturalGradientInference, [])
@@ -66,7 +65,7 @@ def learn_regressor(sparse, **options):
     With Gaussian noise the collapsed ELBO and then the exact evidence are maximized. The results
     are those of `learn_classifier`: a model without a posterior, and no predictions.
     """
-    start = without_posterior(sparse.problem.start or sparse.initial_model())
+    start = _start_without_posterior(sparse)
     gaussian = sparse.noise.likelihood == "gaussian"
     search = CollapsedSearch(sparse, start, learned_jitter(sparse.rows, gaussian))
     if not gaussian:
@@ -77,9 +76,10 @@ def learn_regressor(sparse, **options):
     return refine_on_evidence(sparse, model), None
 
 
-def without_posterior(model):
-    """Return the hyperparameters and inducing points of a model, as a `SparseModel`."""
-    return SparseModel(model.kernel, model.Z, model.noise, template=model.template)
+def _start_without_posterior(sparse):
+    """Return the hyperparameters and inducing points to start from, as a `SparseModel`."""
+    start = sparse.problem.start or sparse.initial_model()
+    return SparseModel(start.kernel, start.Z, start.noise, template=start.template)
 
 
 def _learned_by_steps(sparse, start, **options):

@@ -1,5 +1,7 @@
 """Initial length scales, variances and posteriors."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -45,19 +47,23 @@ def test_scaled_lengths_stay_within_their_bounds():
 def test_start_has_the_longest_length_scale_that_explains_something():
     X, y = stripes(150, 5)
     start = SparseModel(5.0 * RBF(1.2), X[:60], ())
-    sites = LikelihoodSites(Logistic(), 1)
-    found, _ = shrink_length_scales(start, sites, rows_of(X, y), np.random.RandomState(0))
+
+    def shrunk(start, y):
+        problem = SimpleNamespace(rows=rows_of(X, y), likelihood=LikelihoodSites(Logistic(), 1))
+        problem.on_few = lambda max_rows: problem
+        return shrink_length_scales(problem, start)
+
+    found, _ = shrunk(start, y)
     shorter = [with_lengths(start, factor).kernel.theta for factor in (0.5, 0.25, 0.125)]
     assert any(np.array_equal(found.kernel.theta, theta) for theta in shorter)
     noise = np.random.default_rng(0).integers(2, size=150)
-    kept = shrink_length_scales(start, sites, rows_of(X, noise), np.random.RandomState(0))
-    assert kept == (start, False)
+    assert shrunk(start, noise) == (start, False)
     easy = (X[:, 0] > 0).astype(int)
-    kept, is_clear = shrink_length_scales(start, sites, rows_of(X, easy), np.random.RandomState(0))
+    kept, is_clear = shrunk(start, easy)
     assert np.array_equal(kept.kernel.theta, start.kernel.theta)
     assert is_clear
     held = SparseModel(5.0 * RBF(1.2, "fixed"), X[:60], ())
-    kept, _ = shrink_length_scales(held, sites, rows_of(X, easy), np.random.RandomState(0))
+    kept, _ = shrunk(held, easy)
     assert kept is held
 
 

@@ -25,35 +25,30 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     that are misfitted at the start may stay so.
     """
     sparse, start = with_kernel_of_few_rows(sparse, start)
-    free, rows, problem = sparse.free_parts(start), sparse.rows, sparse.problem
+    free, run_stage = sparse.free_parts(start), sparse.problem.run_stage
     if not free:
         return start, []
     if start.mean is not None:
         return _learn_from(sparse, start, free)
-    some = rows
-    if rows.n_rows > FIRST_ROWS:
-        some = rows.subset(FIRST_ROWS, problem.random_state)
-    model, is_clear = start, True
+    some, model, is_clear = sparse.on_few(FIRST_ROWS), start, True
     if "theta" in free:
-        parts = sparse.likelihood, some, problem.random_state
-        model, is_clear = shrink_length_scales(start, *parts)
+        model, is_clear = shrink_length_scales(some, start)
     if sparse.likelihood.redescending:
         sites = LikelihoodSites(Softmax(), sparse.likelihood.n_latents)
         softmax, _ = learn_on_elbo(replace(sparse, likelihood=sites), start, "softmax")
         return learn_from_best(sparse, [model, softmax])
-    learning = _learning(sparse.on(some), model, free)
-    tensors = model.state(rows.device)
+    learning, tensors = _learning(some, model, free), model.state(sparse.rows.device)
     if is_clear or learning.free.prior is None:
         state = learning.init(tensors)
     else:
         state = better_start(learning, tensors, learning.free.prior)
-    if some is rows:
-        if state.ended:
-            return model.at(state), [state.objective]
-        curve = problem.run_stage(name, learning, state, sparse.max_iter)
+    if some is sparse:
+        curve = [state.objective]
+        if not state.ended:
+            curve = run_stage(name, learning, state, sparse.max_iter)
         return model.at(state), curve
-    first = f"{name}, {some.n_rows} rows"
-    problem.run_stage(first, learning, state, _FIRST_ROUNDS, must_converge=False)
+    first = f"{name}, {some.rows.n_rows} rows"
+    run_stage(first, learning, state, _FIRST_ROUNDS, must_converge=False)
     # The posterior is kept as a start, since it hardly changes with the rows.
     return _learn_from(sparse, model.at(state), free, name)
 
@@ -84,20 +79,17 @@ def learn_from_best(sparse, starts):
 
     Starts are compared after one round on at most 1,000 rows.
     """
-    free, problem, rows = sparse.free_parts(starts[0]), sparse.problem, sparse.rows
+    free, ends = sparse.free_parts(starts[0]), []
     if not free:
         return starts[0], []
     if len(starts) == 1:
         return _learn_from(sparse, *starts, free)
-    some, n_rows = rows, _COMPARED_ROWS if _every_row(sparse, starts[0], free) else FIRST_ROWS
-    if rows.n_rows > n_rows:
-        some = rows.subset(n_rows, problem.random_state)
-    ends = []
+    some = sparse.on_few(_COMPARED_ROWS if _every_row(sparse, starts[0], free) else FIRST_ROWS)
     for j, model in enumerate(starts):
-        learning = _learning(sparse.on(some), model, free)
-        state = learning.init(model.state(rows.device))
-        name = f"hyperparameters, {some.n_rows} rows, start {j}"
-        problem.run_stage(name, learning, state, 1, must_converge=False)
+        learning = _learning(some, model, free)
+        state = learning.init(model.state(sparse.rows.device))
+        name = f"hyperparameters, {some.rows.n_rows} rows, start {j}"
+        sparse.problem.run_stage(name, learning, state, 1, must_converge=False)
         ends.append((state.objective, model.at(state)))
     _, model = max(ends, key=lambda end: end[0])
     return _learn_from(sparse, model, free)

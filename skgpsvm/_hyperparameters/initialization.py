@@ -71,13 +71,12 @@ def median_scales(rows, scaler, random_state):
 
 
 def with_lengths(start, factor, of_constants=1.0):
-    """Return latents whose kernel's free length scales, and constants, are multiplied."""
+    """Return a start with the kernel's free length scales, and constants, multiplied."""
     theta = scaled_lengths(start.kernel, factor, of_constants)
-    kernel = start.kernel.clone_with_theta(theta)
-    return replace(start, kernel=kernel)
+    return replace(start, kernel=start.kernel.clone_with_theta(theta))
 
 
-def shrink_length_scales(start, sites, rows, random_state):
+def shrink_length_scales(sparse, start):
     """Shrink the initial length scales until the ELBO beats the class frequencies.
 
     The ELBO is that of a few sweeps with the hyperparameters held. If the function varies over
@@ -87,7 +86,7 @@ def shrink_length_scales(start, sites, rows, random_state):
     """
     if not free_lengths(start.kernel).any():
         return start, False
-    some = rows.subset(FIRST_ROWS, random_state) if rows.n_rows > FIRST_ROWS else rows
+    some = sparse.on_few(FIRST_ROWS).rows
     # A rank may lack the last classes.
     n_classes = max(gather(int(some.targets.max()) + 1 if len(some) else 0))
     counts = some.class_counts(n_classes)
@@ -95,7 +94,8 @@ def shrink_length_scales(start, sites, rows, random_state):
     baseline = torch.xlogy(counts, counts / n).sum()
     for factor in LENGTH_FACTORS:
         scaled = with_lengths(start, factor)
-        gain = (_elbo_of_sweeps(scaled, sites, some, baseline + CLEAR_GAIN * n) - baseline) / n
+        value = _elbo_of_sweeps(scaled, sparse.likelihood, some, baseline + CLEAR_GAIN * n)
+        gain = (value - baseline) / n
         if gain > MIN_GAIN:
             return scaled, bool(gain > CLEAR_GAIN)
     return start, False

@@ -26,17 +26,14 @@ def select_start(sparse, start):
     subsample are compared. Inducing points move too where they are learned: held, a few of them may
     explain nothing but a straight boundary, for which the smoothest kernel is best.
     """
-    rows, random_state = sparse.rows, sparse.problem.random_state
-    is_part = rows.n_rows > FIRST_ROWS
-    if is_part:
-        rows = rows.subset(FIRST_ROWS, random_state)
-    start, is_clear = shrink_length_scales(start, sparse.likelihood, rows, random_state)
+    some = sparse.on_few(FIRST_ROWS)
+    start, is_clear = shrink_length_scales(some, start)
     if is_clear or sparse.make_prior is None:
         return start, False
-    problem = ep_problem(sparse.on(rows), start, sparse.free_parts(start))
+    problem = ep_problem(some, start, sparse.free_parts(start))
     learning = EvidenceLearning(problem, sparse.tol)
-    state = better_start(learning, start.state(rows.device), problem.free.prior)
-    return replace(start.at(state), mean=None, root=None), state.ended and not is_part
+    state = better_start(learning, start.state(sparse.rows.device), problem.free.prior)
+    return replace(start.at(state), mean=None, root=None), state.ended and some is sparse
 
 
 def with_fewer_points(sparse, start):

@@ -245,8 +245,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
             stage = sparse.inference(model, NaturalGradientInference, [])
             return fit_posterior(sparse, model, stage, classification_summary, curve)
         if problem.start is None and "theta" in sparse.free_parts(model):
-            parts = sparse.likelihood, rows, problem.random_state
-            model, _ = shrink_length_scales(model, *parts)
+            model, _ = shrink_length_scales(sparse, model)
         stage = posterior_stage(sparse, model, solver)
         return fit_posterior(sparse, model, stage, classification_summary)
 
