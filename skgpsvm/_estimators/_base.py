@@ -373,7 +373,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         rows = to_tensor(X, device, dtype)
         posteriors = [part.posterior(device) for part in self._latents]
         draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
-        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
+        mean = torch.cat([p.means(rows) for p in posteriors], 1)
         return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
 
 

@@ -137,11 +137,11 @@ class Heteroscedastic(Likelihood):
         residual, v, log_var, nu = self._split(y, mean, var)
         exponent = 0.5 * nu - log_var
         precision = capped_exp(exponent, _MAX_LOG_PRECISION)
+        value = _log_normal_at(residual, v + self.rounding, log_var, precision).sum(-1)
         squares = residual.square() + v + self.rounding
         curvature = 0.5 * squares * capped_exp_derivative(exponent, _MAX_LOG_PRECISION)
         first = torch.cat([residual * precision, curvature - 0.5], -1)
-        second = -torch.cat([precision, curvature], -1)
-        return self.expected_log_prob(y, mean, var), first, second
+        return value, first, -torch.cat([precision, curvature], -1)
 
     def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
