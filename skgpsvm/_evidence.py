@@ -52,12 +52,9 @@ class GaussianNoiseObjective(ABC):
         """Return the highest log density of independent noise, nats per row."""
         if self.rows.targets.ndim == 3:
             return self._density_with_known_noise(noise, bounds)
-        mean_squares = self.squares / self.weight
-        pooled = mean_squares
-        if len(noise) != len(mean_squares):
-            pooled = mean_squares.mean().expand(len(mean_squares))
-        var = pooled.log().clamp(*bounds).exp()
-        return -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum().item()
+        squares = (self.squares / self.weight).view(len(noise), -1)
+        var = squares.mean(1, keepdim=True).log().clamp(*bounds).exp()
+        return -0.5 * (math.log(2 * math.pi) + var.log() + squares / var).sum().item()
 
     def _density_with_known_noise(self, noise, bounds):
         targets, weights = self.rows.collect(self.rows.targets, self.rows.weights)
@@ -135,13 +132,14 @@ class Evidence(GaussianNoiseObjective):
         """
         X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
         y, known = observations(targets)
-        cross, K = self.kernel(self._X, X, theta), self._cov(theta)
-        prior, refitted, total = self.kernel.diag(X, theta)[:, None], [], 0.0
+        cross, K = self.kernel(self._X, X, theta), self.kernel(self._X, self._X, theta)
+        own, prior = self.kernel.diag(self._X, theta), self.kernel.diag(X, theta)[:, None]
+        refitted, total = [], 0.0
         for i, (log_var, lower) in enumerate(zip(noise, min_log_noise, strict=True)):
             moments = []
             for outputs in self._outputs(noise, i):
                 merged = outputs.at(log_var)
-                noisy = K.diagonal_scatter(K.diagonal() + merged.var)
+                noisy = K.diagonal_scatter(own + merged.var)
                 cov, Y, between = outputs.scaled(noisy, merged.y, cross)
                 chol = cholesky(cov, "covariance of the rows", jitter=_JITTER)
                 half = torch.linalg.solve_triangular(chol, between, upper=False)
@@ -172,10 +170,6 @@ class Evidence(GaussianNoiseObjective):
             return [self._noise[0].chunk(len(noise), i)]
         per_noise = len(self._noise) // len(noise)
         return self._noise[i * per_noise : (i + 1) * per_noise]
-
-    def _cov(self, theta):
-        K = self.kernel(self._X, self._X, theta)
-        return K.diagonal_scatter(self.kernel.diag(self._X, theta))
 
     def _parts(self, K, theta, noise):
         """Return the log evidence and its derivatives in K (n, n) and in the log noise."""

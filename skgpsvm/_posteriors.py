@@ -67,10 +67,11 @@ class WhitenedBasis:
 
     def __init__(self, kernel, theta, Z, jitter=1e-6):
         self.theta, self.Z, self._jitter = theta, Z, jitter
-        self._exact, self._rest = exact_and_rest(kernel, Z.shape[1], len(Z))
+        # projected: the part of the kernel that is projected, or None if all features are exact
+        self._exact, self.projected = exact_and_rest(kernel, Z.shape[1], len(Z))
         self.size = self._exact.n_exact_features(Z.shape[1]) if self._exact else 0
-        if self._rest:
-            Kzz = self._rest(Z.double(), Z.double(), theta)
+        if self.projected:
+            Kzz = self.projected(Z.double(), Z.double(), theta)
             chol, self._added = jittered_cholesky(Kzz, _NAME, jitter=jitter)
             self._projection = upper_inverse(chol)
             self.size += len(Z)
@@ -78,20 +79,20 @@ class WhitenedBasis:
     def __call__(self, X):
         """Return features (b, p) and residual variances (b,), in the dtype of ``X``."""
         A = self.features(X)
-        if not self._rest:
+        if not self.projected:
             return A, A.new_zeros(len(A))
         explained = A[:, : self.n_projected].square().sum(1)
-        return A, (self._rest.diag(X, self.theta) - explained).clamp_min(0)
+        return A, (self.projected.diag(X, self.theta) - explained).clamp_min(0)
 
     def features(self, X):
         """Return the features (b, p) alone."""
-        parts = [self._project(X)] if self._rest else []
+        parts = [self._project(X)] if self.projected else []
         if self._exact:
             parts.append(self._exact.exact_features(X, self.theta))
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def _project(self, X):
-        return self.whitened(self._rest(X, self.Z.to(X.dtype), self.theta))
+        return self.whitened(self.projected(X, self.Z.to(X.dtype), self.theta))
 
     def pull_back(self, X, left, right, residual_adjoint):
         """Return the gradient of a scalar in theta and Z through the rows, with `Kzz` held.
@@ -101,11 +102,11 @@ class WhitenedBasis:
         variances.
         """
         m, by_theta, by_Z = self.n_projected, torch.zeros_like(self.theta), torch.zeros_like(self.Z)
-        if self._rest:
+        if self.projected:
             through = (right[:, :m].double() @ self._projection.T).to(X.dtype)
-            _, pull_back = self._rest.vjp(X, self.Z.to(X.dtype), self.theta)
+            _, pull_back = self.projected.vjp(X, self.Z.to(X.dtype), self.theta)
             of_theta, of_Z = pull_back(left @ through)
-            by_theta += of_theta + self._rest.diag_gradient(X, self.theta, residual_adjoint)
+            by_theta += of_theta + self.projected.diag_gradient(X, self.theta, residual_adjoint)
             by_Z += of_Z
         if self._exact:
             theta = self.theta.detach().requires_grad_()
@@ -128,13 +129,13 @@ class WhitenedBasis:
 
         The jitter adds its share of their trace to each diagonal entry.
         """
-        if not self._rest:
+        if not self.projected:
             return torch.zeros_like(self.theta), torch.zeros_like(self.Z)
         m = self.n_projected
         by_Kzz = -0.5 * self._projection @ cross[:m, :m] @ self._projection.T
         by_Kzz.diagonal().add_(self._added * by_Kzz.trace() / m)
         # Both arguments are Z, and adjoint and kernel are symmetric.
-        _, pull_back = self._rest.vjp(self.Z, self.Z, self.theta)
+        _, pull_back = self.projected.vjp(self.Z, self.Z, self.theta)
         by_theta, by_Z = pull_back(by_Kzz)
         return by_theta, 2 * by_Z
 
@@ -152,27 +153,22 @@ class WhitenedBasis:
         return [self]
 
     @property
-    def projected(self):
-        """The part of the kernel that is projected, or None if all features are exact."""
-        return self._rest
-
-    @property
     def n_projected(self):
         """Number of features that are projections on the inducing points; they come first."""
-        return len(self.Z) if self._rest else 0
+        return len(self.Z) if self.projected else 0
 
     def projected_variance(self, X):
         """Return prior variances (b,) of the projected part at rows."""
-        return self._rest.diag(X, self.theta) if self._rest else X.new_zeros(len(X))
+        return self.projected.diag(X, self.theta) if self.projected else X.new_zeros(len(X))
 
     def residual_cov(self, X):
         """Return the prior covariance (b, b) that the features leave unexplained."""
-        if not self._rest:
+        if not self.projected:
             return torch.zeros(len(X), len(X), dtype=X.dtype, device=X.device)
         A = self._project(X)
-        prior = [self._rest(X, block, self.theta) for block in dense_blocks(X)]
+        prior = [self.projected(X, block, self.theta) for block in dense_blocks(X)]
         cov = torch.cat(prior, 1) - A @ A.T
-        return cov.diagonal_scatter(self._rest.diag(X, self.theta) - A.square().sum(1))
+        return cov.diagonal_scatter(self.projected.diag(X, self.theta) - A.square().sum(1))
 
 
 class GroupedBasis:

@@ -251,9 +251,8 @@ def _sparse_problem(estimator, problem, kernel, make_prior, alternatives=(), max
     learns = estimator.optimizer is not None
     if not learns or estimator.kernel is not None:
         make_prior, alternatives = None, ()
-    parts = {"learns": learns, "make_prior": make_prior, "alternatives": alternatives}
-    parts["max_all"] = max_all
-    return SparseProblem.of(estimator, problem, kernel, **parts)
+    parts = {"make_prior": make_prior, "alternatives": alternatives, "max_all": max_all}
+    return SparseProblem.of(estimator, problem, kernel, learns=learns, **parts)
 
 
 def elbo_attributes(estimator, models, bound, earlier=0.0):

@@ -146,12 +146,9 @@ def _validated_sparse(estimator, X, reset, **options):
             f"reduce X by TruncatedSVD, or use an estimator that takes sparse X, which are "
             f"{TAKING_SPARSE}."
         )
-    X, *y = _as_tuple(validate_data(estimator, X, reset=reset, accept_sparse="csr", **options))
+    found = validate_data(estimator, X, reset=reset, accept_sparse="csr", **options)
+    X, *y = found if isinstance(found, tuple) else (found,)
     small = X.shape[0] * X.shape[1] <= MAX_DENSE
     kernel = estimator.kernel if reset else estimator.kernel_
     rows = X.toarray() if small else CSRRows(X, dense=not take_sparse(kernel))
     return (rows, *y) if y else rows
-
-
-def _as_tuple(found):
-    return found if isinstance(found, tuple) else (found,)

@@ -162,7 +162,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             with np.errstate(over="ignore"):
                 mean, var = target_moments(targets, weights)
-                if self._is_heavy_tailed() and np.isfinite(var).all():
+                if self.likelihood in ("student_t", "laplace") and np.isfinite(var).all():
                     mean, var = target_moments(winsorized(targets, weights), weights)
             if not np.isfinite(var).all():
                 raise ValueError(
@@ -196,9 +196,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _outputs(self, array):
         """Return an array whose last axis, of outputs, is there only if y had two axes."""
         return array[..., 0][()] if self._y_ndim == 1 else array
-
-    def _is_heavy_tailed(self):
-        return self.likelihood in ("student_t", "laplace")
 
     @property
     def _given_noise(self):

@@ -50,14 +50,6 @@ class LengthPrior:
         return -self._precision * (theta - self._median)
 
 
-def few_rows_prior(kernel, rows):
-    """Return a `LengthPrior` if there are fewer rows than features, else None."""
-    if rows.n_rows >= rows.X.shape[1]:
-        return None
-    parts = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
-    return LengthPrior(*(torch.as_tensor(part, device=rows.device) for part in parts))
-
-
 class SlopePrior:
     r"""Sparsity prior of the slopes of a squared exponential.
 
@@ -119,9 +111,10 @@ def default_prior(kernel, rows, scale):
     It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features. ``scale``
     are the standard deviations of the features.
     """
-    length_prior = few_rows_prior(kernel, rows)
-    if length_prior is None:
+    if rows.n_rows >= rows.X.shape[1]:
         return SlopePrior(kernel, scale, rows.device)
+    parts = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
+    length_prior = LengthPrior(*(torch.as_tensor(part, device=rows.device) for part in parts))
     slope_prior = SlopePrior(kernel, scale, rows.device, _NO_SLOPES_OF_FEW_ROWS)
     return JointPrior([slope_prior, length_prior], [slice(None)] * 2)
 
@@ -133,9 +126,8 @@ class SignalPrior:
     zero and a heavy tail, so that :math:`s / (1 + s)` is uniform. The length scales are
     :math:`\ell_j = r_j e^{c + \delta_j}` with their medians :math:`r_j`, a normal c of variance 3
     and a Laplace :math:`\delta_j` of rate 2 with a rounded peak. The rate is 1 for several latent
-    functions. Most features thus have similar
-    length scales, and a common change costs no more for many features than for few. The common
-    factor is set to its most likely value,
+    functions. Most features thus have similar length scales, and a common change costs no more for
+    many features than for few. The common factor is set to its most likely value,
 
     .. math:: \log p(\theta) = \max_c \Bigl[-\tfrac16 c^2 - 2 \sum_j
         \bigl(\sqrt{(\log(\ell_j / r_j) - c)^2 + \epsilon^2} - \epsilon\bigr)\Bigr]
