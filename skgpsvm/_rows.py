@@ -92,9 +92,8 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index):
-        """Return rows at a slice, or at an index array in any order."""
-        is_slice = isinstance(index, slice)
-        numbers = range(len(self))[index] if is_slice else np.asarray(index)
+        """Return rows at a slice, a mask, or an index array in any order."""
+        numbers = _row_numbers(index, len(self))
         if self._is_indexed:
             return self._checked(np.asarray(self.source[index]), numbers)
         numbers = np.asarray(numbers, dtype=int)
@@ -174,6 +173,18 @@ class Rows:
         is_dataset = isinstance(self.source, DatasetArray)
         parts = [self[self.source.sample()]] if is_dataset else chunks(self)
         return {"shape": self.shape, "rows": [joblib.hash(part) for part in parts]}
+
+
+def _row_numbers(index, n):
+    """Return the numbers, from 0, of rows at a slice, a mask (n,) or an index array."""
+    if isinstance(index, slice):
+        return range(n)[index]
+    index = np.asarray(index)
+    if index.dtype == bool:
+        if index.shape != (n,):
+            raise IndexError(f"A mask of {n} rows has shape {index.shape}.")
+        return np.flatnonzero(index)
+    return np.where(index < 0, index + n, index)
 
 
 def _block_ends(source, size):

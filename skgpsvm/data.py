@@ -131,8 +131,8 @@ class ParquetRows:
         return self.shape[0]
 
     def __getitem__(self, part):
-        """Return the rows at a slice, or at an index array in any order."""
-        if not isinstance(part, slice):
+        """Return the rows at a slice, a mask, or an index array in any order."""
+        if not isinstance(part, slice) or (part.step or 1) < 0:
             return Rows(self)[part]
         start, stop, step = part.indices(len(self))
         first = np.searchsorted(self._ends, start, side="right")

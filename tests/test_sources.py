@@ -121,7 +121,10 @@ def test_parquet_rows_are_those_of_the_table(pa, tmp_path):
     assert rows.chunks == ((40, 40, 20, 40, 40, 40, 30), (3,))
     for part in (slice(None), slice(35, 105), slice(240, 999), slice(7, 7), slice(0, 200, 3)):
         assert_array_equal(rows[part], X[part])
-    assert_array_equal(rows[np.array([240, 3, 77])], X[[240, 3, 77]])
+    for part in (np.array([240, 3, 77]), [-1, 3, -N], X[:, 0] > 0, slice(None, None, -3)):
+        assert_array_equal(rows[part], X[part])
+    with pytest.raises(IndexError, match=r"mask of 250 rows has shape \(3,\)"):
+        rows[np.array([True, False, True])]
     assert_array_equal(np.asarray(rows), X)
     files = [tmp_path / "1.parquet", str(tmp_path / "0.parquet")]
     assert_array_equal(ParquetRows(files, columns=["c", "a"])[:], np.roll(X, -100, 0)[:, [2, 0]])
