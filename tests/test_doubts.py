@@ -115,6 +115,16 @@ def test_every_estimator_tells_of_hardly_any_signal(model):
     assert "nats higher in total" in message
 
 
+def test_hardly_any_signal_is_told_where_rows_have_weight_zero(monkeypatch):
+    monkeypatch.setattr("skgpsvm._data._MAX_MERGED", 0)  # as of large data, whose rows all stay
+    monkeypatch.setattr("skgpsvm._estimators._base._DOUBTED_ROWS", 20)
+    rng = np.random.default_rng(0)
+    X, y, weights = rng.normal(size=(40, 1)), rng.normal(size=40), np.ones(40)
+    weights[np.linspace(0, 39, 20).astype(int)] = 0
+    with pytest.warns(ConvergenceWarning, match="found hardly any signal"):
+        SVGPRegressor(ConstantKernel(1e-3, "fixed") * RBF(), random_state=0).fit(X, y, weights)
+
+
 def test_another_period_than_the_data_s_is_told():
     x = np.random.default_rng(0).uniform(0, 400, 100)
     y = np.sin(2 * np.pi * x / 40)

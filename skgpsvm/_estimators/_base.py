@@ -262,8 +262,9 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         name, doubts = type(self).__name__, []
         if told := on_bounds(self.kernel_, self._is_learned):
             doubts.append(bounds_message(name, told))
-        some = np.linspace(0, len(X) - 1, min(len(X), _DOUBTED_ROWS)).astype(int)
-        share = weights[some].sum() / weights.sum() if weights.any() else 1.0
+        used = np.flatnonzero(weights)
+        some = used[np.linspace(0, len(used) - 1, min(len(used), _DOUBTED_ROWS)).astype(int)]
+        share = weights[some].sum() / weights.sum() if len(used) else 1.0
         nats = sum(gather(self._explained_nats(X[some], targets[some], weights[some] / share)))
         if nats < MIN_NATS:
             doubts.append(noise_message(name, self.kernel, nats))
