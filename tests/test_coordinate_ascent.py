@@ -355,6 +355,27 @@ def test_held_features_chunks_and_recomputed_ones_agree(hinge, monkeypatch):
     assert_all_close(held, results(), rtol=0, atol=1e-12)
 
 
+def test_features_that_are_not_held_are_computed_once_a_pass(monkeypatch):
+    monkeypatch.setattr(_ascent, "HELD_BYTES", 0)
+    X, y = ring(60, 3)
+    hinge = ContrastSites(3, "soft")
+    ascent, computed = ascent_of(hinge, 1.0 * RBF(), X, y, X[:6]), []
+    basis = WhitenedBasis.__call__
+    monkeypatch.setattr(
+        WhitenedBasis, "__call__", lambda self, X: computed.append(len(X)) or basis(self, X)
+    )
+    state = ascent.init()
+    for run in (
+        lambda: ascent.stochastic_sweep(state, torch.arange(60).split(20)),
+        lambda: ascent.sweep(state),
+        lambda: ascent.elbo(state),
+        lambda: ascent.sites(state),
+    ):
+        computed.clear()
+        run()
+        assert sum(computed) == 60
+
+
 def test_new_basis_drops_held_features():
     X, y = ring(30, 2)
     ascent = ascent_of(BinarySites(), 2.0 * RBF(1.0), X, y, X[:6])

@@ -70,7 +70,7 @@ class CoordinateAscent:
     def basis(self, basis):
         self._basis = basis
         self._holds = len(self.rows) * basis.size * self.dtype.itemsize <= HELD_BYTES
-        self._batches, self._designs = {}, {}
+        self._batches, self._designs, self._last = {}, {}, (None, None)
         # Likelihood, mean and root, and what has been found there
         self._known = (None, None, None), {}
 
@@ -129,8 +129,14 @@ class CoordinateAscent:
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     def batch(self, index):
-        """Return features, residual variances, targets and weights of the rows of ``index``."""
-        return self._held(self._batches, index, self._batch)
+        """Return features, residual variances, targets and weights of the rows of ``index``.
+
+        Those of the last index are kept, since a step asks for them several times.
+        """
+        if index is not self._last[0]:
+            self._last = None, None  # first, as two batches may not fit in memory
+            self._last = index, self._held(self._batches, index, self._batch)
+        return self._last[1]
 
     def _held(self, known, index, compute):
         """Return what a function computes of rows; of slices it is kept if features are."""
