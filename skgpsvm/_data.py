@@ -39,10 +39,9 @@ class WeightedDataset:
         self.device, self.dtype, self._shared = device, dtype, shared
         self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
         self._origin = origin
-        if self._kept is not None:
-            place = np.full(len(X), -1)
-            place[self._kept] = np.arange(len(self._kept))
-            self._origin = place if origin is None else np.where(origin < 0, -1, place[origin])
+        if self._kept is not None:  # merged rows have no weight of 0
+            self._origin = np.full(len(X), -1)
+            self._origin[self._kept] = np.arange(len(self._kept))
         floats = np.issubdtype(targets.dtype, np.floating)
         self.targets = self._tensor(self._keep(targets), dtype if floats else None)
         self.weights = self._tensor(self._keep(weights), dtype)

@@ -378,19 +378,6 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
 
 
-def checked_latents(estimator, latents):
-    """Validate values (..., c) of the latent functions, as `sample_latent` gives them."""
-    check_is_fitted(estimator)
-    latents = np.array(latents, dtype=np.float64)  # torch may share a copy
-    n_latents = sum(part.n_latents for part in estimator._latents)
-    if latents.shape[-1:] != (n_latents,):
-        raise ValueError(
-            f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
-            "as that of sample_latent's."
-        )
-    return latents
-
-
 def unwrapped(model, X, wanted):
     """Return the part of a fitted model that satisfies a predicate, and ``X`` as that part sees it.
 

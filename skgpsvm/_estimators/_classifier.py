@@ -21,7 +21,7 @@ from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_labels, check_level, kind_of_labels, refuse_missing
 from ..likelihoods import Ordinal
-from ._base import GPEstimator, all_or_nothing, checked_latents
+from ._base import GPEstimator, all_or_nothing
 from ._inputs import warn_of_weights
 from ._pipeline import fit_models, has_partial_fit, stream
 
@@ -385,7 +385,14 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         -------
         probabilities : ndarray of shape (..., n_classes)
         """
-        latents = checked_latents(self, latents)
+        check_is_fitted(self)
+        latents = np.array(latents, dtype=np.float64)  # torch may share a copy
+        n_latents = sum(part.n_latents for part in self._latents)
+        if latents.shape[-1:] != (n_latents,):
+            raise ValueError(
+                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
+                "as that of sample_latent's."
+            )
         return self._class_probabilities().of_latents(latents)
 
     def sample_proba(

@@ -98,8 +98,8 @@ class CollapsedSearch:
         is_exact = n_exact >= min(rows.n_rows, _MIN_EXACT_ROWS)
         self._n_exact, self._subsets = n_exact if is_exact else None, {}
         self._all_are_points = are_points(rows, start.Z)
-        self._stages = _EXACT_STAGES if self._all_are_points else STAGES
-        self._min_gain = sparse.tol * min(rows.n_rows, self._n_exact or self._stages[0][0])
+        self._few, self._more = _EXACT_STAGES if self._all_are_points else STAGES
+        self._min_gain = sparse.tol * min(rows.n_rows, self._n_exact or self._few[0])
 
     @property
     def is_needed(self):
@@ -110,19 +110,17 @@ class CollapsedSearch:
         """Learn on all rows; return the model without a posterior, and the curve of objectives."""
         n, point = self._rows.n_rows, self._first
         if self._sparse.problem.start is None:
-            point = self._first_point() if n <= self._stages[0][0] else self._point_of_few_rows()
-            for n_rows, rounds in self._stages[1:]:
-                if n_rows < n:
-                    point = self._climb(point, n_rows, rounds)[0].hyperparameters
+            point = self._first_point() if n <= self._few[0] else self._point_of_few_rows()
+            if n > self._more[0]:
+                point = self._climb(point, *self._more)[0].hyperparameters
         state, curve, _ = self._climb(point, n, max_iter, must_converge=True)
         return self._model(state.hyperparameters), curve
 
     def learn_on_few(self, min_rows):
         """Return the model learned on some of the rows; more of them beyond a number of rows."""
         point = self._point_of_few_rows()
-        for n_rows, rounds in self._stages[1:]:
-            if self._rows.n_rows > min_rows:
-                point = self._climb(point, n_rows, rounds)[0].hyperparameters
+        if self._rows.n_rows > min_rows:
+            point = self._climb(point, *self._more)[0].hyperparameters
         return self._model(point)
 
     def start_of_other_noise(self):
@@ -141,7 +139,7 @@ class CollapsedSearch:
         point = self._first_point()
         if self._n_exact is None:  # learned on these rows already
             return point
-        return self._climb(point, *self._stages[0], ", from the best")[0].hyperparameters
+        return self._climb(point, *self._few, ", from the best")[0].hyperparameters
 
     def _first_point(self):
         """Return where the start of highest ELBO, or log evidence, ends."""
@@ -239,7 +237,7 @@ class CollapsedSearch:
             other = {", from shorter lengths": point._replace(theta=shorter)}
         starts = {", from few": point, **other}
         ends = [
-            self._climb(self._with_residual(start), self._stages[0][0], 1, label)[0]
+            self._climb(self._with_residual(start), self._few[0], 1, label)[0]
             for label, start in starts.items()
         ]
         return max(ends, key=lambda state: state.objective).hyperparameters
@@ -271,26 +269,17 @@ class CollapsedSearch:
         """Return a point whose noise has the variance that the inducing points leave out, too."""
         if self._all_are_points:  # they leave nothing out
             return point
-        bound = CollapsedBound(*self.start.torch_kernels, self._subset(self._stages[0][0]))
+        bound = CollapsedBound(*self.start.torch_kernels, self._subset(self._few[0]))
         variances = point.noise.exp() + bound.mean_residual(point.theta, point.Z)
         return point._replace(noise=variances.log().clamp(*self._free.noise_bounds))
 
     def _start(self, point, label, **options):
         """Take a round from one of the starts on few rows; return state, curve and objective."""
-        exact = self._n_exact is not None
-        n_rows = self._n_exact if exact else self._stages[0][0]
+        exact, n_rows = self._n_exact is not None, self._n_exact or self._few[0]
         return self._climb(point, n_rows, 1, label, exact=exact, **options)
 
     def _climb(
-        self,
-        point,
-        n_rows,
-        rounds,
-        label="",
-        *,
-        exact=False,
-        must_converge=False,
-        **options,
+        self, point, n_rows, rounds, label="", *, exact=False, must_converge=False, **options
     ):
         """Maximize from a point on some rows; return state, curve and objective.
 
@@ -298,16 +287,14 @@ class CollapsedSearch:
         ``parts`` to learn and ``prior``, if others than the search's.
         """
         learning, bound = self._learning(point, n_rows, exact=exact, **options)
-        evaluate = None
-        if self._evaluate is not None:
 
-            def evaluate(state):
-                return self._evaluate(self._model(state.hyperparameters))
+        def evaluate(state):
+            return self._evaluate(self._model(state.hyperparameters))
 
         state = learning.init(*point)
         name = f"hyperparameters, {bound.rows.n_rows} rows{label}"
-        run_stage, keep = self._sparse.problem.run_stage, {"must_converge": must_converge}
-        curve = run_stage(name, learning, state, rounds, evaluate, **keep)
+        options = {"must_converge": must_converge, "evaluate": self._evaluate and evaluate}
+        curve = self._sparse.problem.run_stage(name, learning, state, rounds, **options)
         return state, curve, bound
 
     def _learning(self, point, n_rows, *, exact=False, **options):
