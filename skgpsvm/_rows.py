@@ -225,10 +225,10 @@ class DatasetArray:
         self.dtype = np.dtype(np.float32 if single else np.float64)
 
     def __getitem__(self, index):
-        """Return the rows at a slice or an index array."""
-        index = np.arange(self.shape[0])[index]
-        rows = np.empty((len(index), *self.shape[1:]), self.dtype)
-        for place, i in zip(rows, index.tolist(), strict=True):
+        """Return the rows at a slice, a mask, or an index array."""
+        numbers = np.asarray(_row_numbers(index, self.shape[0])).tolist()
+        rows = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        for place, i in zip(rows, numbers, strict=True):
             row = _row(self._item(i))
             if row.shape != self.shape[1:]:
                 raise ValueError(

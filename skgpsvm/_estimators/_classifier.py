@@ -432,9 +432,8 @@ def _class_factors(class_weight, y, weights, present, classes):
     own = y[used] if used.any() else present[:0]
     totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))
     labels = present
-    if isinstance(class_weight, dict) and classes is not None:
-        labels = np.union1d(labels, classes)
     if isinstance(class_weight, dict):
+        labels = labels if classes is None else np.union1d(labels, classes)
         known = labels.tolist()
         strangers = [label for label in class_weight if label not in known]
         if strangers and not class_weight.keys() >= set(known):
