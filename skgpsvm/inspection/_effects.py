@@ -251,9 +251,7 @@ def _chosen(estimator, features, names, shares):
         if term not in terms:
             dropped = ""
             if estimator.dropped_terms_:
-                dropped = (
-                    f"; {estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}"
-                )
+                dropped = f"; {estimator.dropped_terms_} lack clear evidence (min_gain=0 keeps all)"
             raise ValueError(
                 f"The model has no effect of {requested!r}. It has those of {estimator.term_names_}"
                 f"{dropped}."
