@@ -184,7 +184,10 @@ def _row_numbers(index, n):
         if index.shape != (n,):
             raise IndexError(f"A mask of {n} rows has shape {index.shape}.")
         return np.flatnonzero(index)
-    return np.where(index < 0, index + n, index)
+    numbers = np.where(index < 0, index + n, index)
+    if outside := index[(numbers < 0) | (numbers >= n)].tolist():
+        raise IndexError(f"There are {n} rows, and none with number {outside[0]}.")
+    return numbers
 
 
 def _block_ends(source, size):

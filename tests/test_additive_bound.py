@@ -401,6 +401,16 @@ def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
         assert_allclose(own, [score(scaled), np.mean(draws), np.var(draws)], rtol=1e-8)
 
 
+def test_smooth_scores_without_directions_of_small_variance_are_those_of_the_whole(monkeypatch):
+    rng, basis = np.random.RandomState(0), replace(tiny(), terms=[(0,), (1,)])
+    rows = rng.uniform(size=(300, 2)), rng.normal(size=(300, 2)), rng.uniform(size=(300, 2))
+    found = score_moments(basis, basis.terms, *map(t64, rows))[0, 1][0]
+    monkeypatch.setattr(_interactions, "_SMALL", 0.0)
+    whole = score_moments(basis, basis.terms, *map(t64, rows))[0, 1][0]
+    assert found != whole
+    assert_allclose(found, whole, rtol=0, atol=1e-4 * whole[1])
+
+
 @pytest.mark.parametrize("n_latents", [1, 3])
 def test_scores_of_many_pairs_are_those_of_each_alone(n_latents, monkeypatch):
     """Numbers, some missing, and categories of several sizes; a few eigenproblems are enough."""

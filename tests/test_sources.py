@@ -125,6 +125,9 @@ def test_parquet_rows_are_those_of_the_table(pa, tmp_path):
         assert_array_equal(rows[part], X[part])
     with pytest.raises(IndexError, match=r"mask of 250 rows has shape \(3,\)"):
         rows[np.array([True, False, True])]
+    for part in ([N], [0, -N - 1]):
+        with pytest.raises(IndexError, match="There are 250 rows, and none with number"):
+            rows[part]
     assert_array_equal(np.asarray(rows), X)
     files = [tmp_path / "1.parquet", str(tmp_path / "0.parquet")]
     assert_array_equal(ParquetRows(files, columns=["c", "a"])[:], np.roll(X, -100, 0)[:, [2, 0]])

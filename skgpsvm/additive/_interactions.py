@@ -10,7 +10,7 @@ from ._defaults import DEFAULTS
 
 _TINY = torch.finfo(torch.float64).tiny
 _ROUNDING = 1e-10  # relative, of eigenvalues
-_SMALL = 1e-5  # relative, of eigenvalues without which a score is the same to four digits
+_SMALL = 1e-5  # relative, of eigenvalues of a smooth covariance that are left out
 
 
 def score_moments(basis, terms, X, residuals, precisions):
@@ -263,7 +263,10 @@ class _Grid:
 
 
 def _smooth(n_bins):
-    """Return features of bins whose products are the covariance of a smooth function."""
+    """Return features (b, k) of bins, whose products are the covariance of a smooth function.
+
+    Directions of small variance are left out. They change a score by 1e-4 of its mean or less.
+    """
     at = torch.arange(n_bins, dtype=torch.float64) / (n_bins * DEFAULTS.test_length)
     values, vectors = torch.linalg.eigh(torch.exp(-0.5 * (at[:, None] - at).square()))
     kept = values > _SMALL * values[-1]
