@@ -165,7 +165,8 @@ class Calibration(_Fitted):
         See `updated` for the rows. The prior has the information of ``worth`` rows at most.
         """
         fitted = self.updated(mean, var, targets, weights)
-        before, after = torch.tensor(self.precision), torch.tensor(fitted.precision)
+        parts = self.precision, fitted.precision
+        before, after = (torch.tensor(part, dtype=torch.float64) for part in parts)
         precision = before.lerp(after, min(worth / fitted.weight, 1.0)).tolist()
         return replace(self, values=fitted.values, precision=tuple(map(tuple, precision)))
 

@@ -41,6 +41,14 @@ def test_shares_are_those_of_contributions():
     assert_allclose(model.sobol_indices().share, variances / variances.sum(), atol=1e-5)
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_bounds_of_length_scales_hold_in_double_precision(sparse):
+    data, y = friedman(30)
+    bounds = {"length_scale_bounds": (0.3, 0.3), "interactions": None}
+    model = AdditiveGPRegressor(sparse=sparse, min_gain=0, max_iter=2, **bounds).fit(data, y)
+    assert_allclose(np.exp(model._latents[0].theta["length"]), 0.3, rtol=1e-14)
+
+
 def test_friedman_is_found():
     data, y = friedman(1000)
     model = AdditiveGPRegressor(sparse=True, min_gain=1, random_state=0).fit(data, y)

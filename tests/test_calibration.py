@@ -324,5 +324,5 @@ def test_prior_of_other_rows_counts_as_the_given_number_of_rows(c):
         found, share = start.informed(*rows, worth), min(worth / weight, 1)
         assert found.values == pytest.approx(whole.values)
         expected = (1 - share) * np.array(start.precision) + share * np.array(whole.precision)
-        assert np.array(found.precision) == pytest.approx(expected)
+        assert np.array(found.precision) == pytest.approx(expected, rel=1e-12)
         assert (found.loss, found.weight) == (0, 0)  # of rows before

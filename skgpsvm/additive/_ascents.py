@@ -66,7 +66,7 @@ class Ascents:
 
     def _ascent(self, kind, least, basis, rows):
         high = self.grids.length_scale_bounds[1]
-        limits = [torch.tensor([low, high]).log().to(rows.weights) for low in least]
+        limits = [rows.weights.new_tensor([low, high]).log() for low in least]
         given = basis, rows, limits, self.form, self.shrinkage, self.tol
         if not issubclass(kind, SiteAscent):
             return kind(*given)
