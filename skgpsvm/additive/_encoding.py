@@ -2,12 +2,13 @@
 
 import datetime
 import re
+from collections import Counter
 from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 import torch
-from scipy.stats import skew, yeojohnson_normmax
+from scipy.stats import yeojohnson_normmax
 
 from .._distributed import gather, n_ranks
 from .._estimators import date_error, is_date
@@ -172,7 +173,7 @@ def refuse_dates(X, categorical):
 def _names(X):
     """Return the column names of a table, [] for an array; raise ValueError on duplicates."""
     names = list(X.columns) if hasattr(X, "columns") else []
-    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
+    if twice := sorted(str(name) for name, count in Counter(names).items() if count > 1):
         raise ValueError(f"X has more than one column of the name {', '.join(twice)}: rename them.")
     return names
 
@@ -271,11 +272,12 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     single = sum(totals) <= (1 + _ROUNDING) * n_used
     sampled = used[:: max(1, n_used // _N_POWER_ROWS)]
     sample = _of_all_ranks(X[sampled])
+    in_terms, with_masses = requested.used, set()
+    if masses:
+        with_masses = {*requested.singles} - requested.constrained - {*np.flatnonzero(n_levels)}
     shared = [
-        point_masses(sample[:, j])
-        if masses and not levels and j in requested.singles and j not in requested.constrained
-        else PointMasses()
-        for j, levels in enumerate(n_levels)
+        point_masses(sample[:, j]) if j in with_masses else PointMasses()
+        for j in range(len(n_levels))
     ]
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     missing = np.zeros(X.shape[1], dtype=bool)
@@ -291,7 +293,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     low, high, missing = np.min(low, 0), np.max(high, 0), np.any(missing, 0)
     found = []
     for j, levels in enumerate(n_levels):
-        if j not in requested.used:
+        if j not in in_terms:
             found.append(Feature(constant=True))
             continue
         if levels:
@@ -446,7 +448,7 @@ def _power(column):
     if not scale > 0:
         return 0.0, 1.0, 1.0
     column = (column - center) / scale
-    if abs(skew(column)) < DEFAULTS.skewness:
+    if abs((column**3).mean()) < DEFAULTS.skewness:
         return center, scale, 1.0
     with np.errstate(invalid="ignore"):
         power = yeojohnson_normmax(column)

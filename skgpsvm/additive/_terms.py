@@ -102,7 +102,7 @@ class TermNames:
         for name in names:
             parts = [{name.removeprefix("steps of ")}, {re.sub(r" = [-+.e\d]+$", "", name)}]
             parts += [{name[: at.start()], name[at.end() :]} for at in re.finditer(" & ", name)]
-            if any(part <= names - {name} for part in parts):
+            if any(part <= names and name not in part for part in parts):
                 raise ValueError(
                     f"The column {name!r} of X has a name that a term of other columns may have, "
                     "such as 'a & b', the pair of a and b. Rename the column."
