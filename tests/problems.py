@@ -328,7 +328,7 @@ class Source:
 
 def every(d):
     """Return the `RequestedTerms` of a model with an effect of each of d numbers."""
-    return TermNames(None).requested(None, np.zeros(d, bool))
+    return TermNames(()).requested(None, np.zeros(d, bool))
 
 
 def average_information(cov, theta, targets):

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive import _ascent
-from skgpsvm.additive._bound import Sums, products
+from skgpsvm.additive._bound import Sums
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._posterior import AdditivePosterior
 from skgpsvm.additive._search import TermSearch
@@ -130,8 +130,8 @@ def test_more_rows_are_those_of_a_fit_at_the_same_hyper_parameters(known):
     precision = 1 / (np.exp(model._noise[0]) + t64(variances / model._y_std**2))
     sums = Sums(columns.T * precision @ columns, columns.T @ (precision * target), 0.0, 0.0)
     effects = basis.at({kind: t64(value) for kind, value in theta.items()})
-    gram, cross, _ = products(effects, sums)
-    posterior = AdditivePosterior(effects, gram, cross)
+    found = sums.of_features(effects)
+    posterior = AdditivePosterior(effects, found.gram, found.cross)
     expected = posterior.marginals(t64(data))[0][:, 0].numpy() * model._y_std + model._y_mean
     # The sites of known noise are those before the last step of the learned noise.
     assert_allclose(model.predict(data), expected, atol=2e-3 if known else 1e-7)

@@ -22,9 +22,7 @@ from skgpsvm.additive._bound import (
     RowColumns,
     SiteRows,
     Sums,
-    gains,
     precision_root,
-    products,
 )
 from skgpsvm.additive._effect_test import EffectTest
 from skgpsvm.additive._fixed_processes import Levels
@@ -95,8 +93,8 @@ def collapsed(effects, sums, noise, *form):
 
 def posterior_of(basis, form=("full", None)):
     effects, var = basis.at(THETA), THETA["noise"].exp()
-    gram, cross, _ = products(effects, sums_of(basis))
-    return AdditivePosterior(effects, gram / var, cross / var, *form)
+    sums = sums_of(basis).of_features(effects)
+    return AdditivePosterior(effects, sums.gram / var, sums.cross / var, *form)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +285,8 @@ def test_sites_of_rows_have_the_bound_of_their_sums(kind, form):
         assert_allclose(slopes[name], others[name], rtol=1e-7, atol=1e-9)
     assert_allclose(information, other, rtol=1e-7, atol=1e-9)
     one = SiteRows(columns, precision[1], linear[1]), Sums(sums.gram[1], sums.cross[1])
-    assert_allclose(*(gains(effects, part, noise) for part in one), rtol=1e-7, atol=1e-9)
+    found, expected = (EffectsBound(effects, part, noise).gains() for part in one)
+    assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
 def test_gains_are_differences_of_bounds():
@@ -295,7 +294,8 @@ def test_gains_are_differences_of_bounds():
     effects, sums = basis.at(THETA), sums_of(basis)
     sizes = [len(coef) for coef in effects.coefs]
     places = torch.arange(sum(sizes)).split(sizes)
-    whole, found = collapsed(effects, sums, THETA["noise"]), gains(effects, sums, THETA["noise"])
+    bound = EffectsBound(effects, sums, THETA["noise"])
+    whole, found = bound.value, bound.gains()
     for k in range(3):
         kept = torch.cat([place for j, place in enumerate(places) if j != k + 1])
         part = Sums(sums.gram[kept[:, None], kept], sums.cross[kept], sums.squares, sums.weight)
@@ -333,8 +333,8 @@ def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
     columns = torch.cat(basis(t64(data)), 1)
     sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
     effects, var = basis.at(THETA), THETA["noise"].exp()
-    gram, cross, _ = products(effects, sums)
-    posterior = AdditivePosterior(effects, gram / var, cross / var)
+    found = sums.of_features(effects)
+    posterior = AdditivePosterior(effects, found.gram / var, found.cross / var)
     kernel = ConstantKernel(0.5) + ANOVARBF(0.3, feature=0)
     kernel += ConstantKernel(0.7) * ANOVARBF(0.5, feature=1)
     kernel += ConstantKernel(0.9) * ANOVARBF(0.4, feature=0) * ANOVARBF(0.6, feature=1)

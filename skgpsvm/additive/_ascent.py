@@ -13,11 +13,10 @@ from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._memory import CHUNK_ROWS, LARGE_BLOCK, block_rows
 from .._optim import NOISE_BOUNDS, PARAMETER_BOUNDS, ROUND, FlatParameters
 from .._scoring import RADIUS, fisher_scoring
-from ._bound import EffectsBound, RowColumns, gains, products
+from ._bound import EffectsBound, RowColumns
 from ._defaults import DEFAULTS
 from ._posterior import AdditivePosterior
 
-HYPERPARAMETERS = ("length", "variance", "noise")
 _MIN_LEFT = 1e-3  # share of its precision that a latent keeps without a row
 
 
@@ -85,7 +84,7 @@ class AdditiveAscent(Stage):
     def __init__(self, basis, rows, limits, form, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.shrinkage = limits, shrinkage
-        self.learned, self._earlier = HYPERPARAMETERS, None
+        self.learned, self._earlier = ("length", "variance", "noise"), None
         self._priors = {}  # `Prior` at the hyperparameters of each latent, for the posterior
 
     def _log_prior(self, own):
@@ -120,7 +119,7 @@ class AdditiveAscent(Stage):
         return [self._sums_of(state, k) for k in range(len(state.length))]
 
     def _maximize(self, own, sums, radius):
-        """Take a few steps on the hyperparameters of a group, in a trust region of this radius.
+        """Take a few steps of Fisher scoring on a group's hyperparameters, in a trust region.
 
         Returns
         -------
@@ -129,17 +128,9 @@ class AdditiveAscent(Stage):
         """
         names = [name for name in self.learned if own[name].numel()]
         if not names:
-            return own, self._value(own, sums) + self._log_prior(own)[0], radius
+            return own, self._evidence(own, sums).value + self._log_prior(own)[0], radius
 
         packing = FlatParameters(names, {}, self._bounds(own["variance"]))
-        best, *found = self._ascend(own, sums, packing, radius)
-        return {**own, **packing.parts(best, own)}, *found
-
-    def _ascend(self, own, sums, packing, radius):
-        """Return the vector of a group's hyperparameters, its objective and the radius.
-
-        The steps are those of Fisher scoring.
-        """
         highest, prior = -math.inf, None  # only a point of higher value is accepted
 
         def evaluate(vector):
@@ -152,10 +143,8 @@ class AdditiveAscent(Stage):
                 highest, prior = value, evidence.prior
 
             def derivatives():
-                gradient, information = evidence.derivatives(packing.names)
-                gradient = {
-                    name: gradient[name] + prior_gradient.get(name, 0.0) for name in packing.names
-                }
+                gradient, information = evidence.derivatives(names)
+                gradient = {name: gradient[name] + prior_gradient.get(name, 0.0) for name in names}
                 none = {name: torch.zeros_like(part) for name, part in gradient.items()}
                 of_prior = packing.gradient(none | prior_information)
                 return packing.gradient(gradient), information + of_prior.diag()
@@ -167,8 +156,9 @@ class AdditiveAscent(Stage):
         best, *found = fisher_scoring(
             evaluate, start, limits, self._scoring_steps, least_gain, min(2 * radius, RADIUS)
         )
-        self._priors[_key({**own, **packing.parts(best, own)})] = prior
-        return best, *found
+        own = {**own, **packing.parts(best, own)}
+        self._priors[_key(own)] = prior
+        return own, *found
 
     def _prior(self, own, sums, *, keep=False):
         """Return the `Prior` at a latent's hyperparameters; ``keep`` it for further steps there."""
@@ -186,15 +176,11 @@ class AdditiveAscent(Stage):
         """Return the ELBO at a latent's hyperparameters, with derivatives on request."""
         return EffectsBound(self._prior(own, sums), sums, own["noise"], *self.form)
 
-    def _value(self, own, sums):
-        """Return the ELBO at a latent's hyperparameters, in nats."""
-        return self._evidence(own, sums).value
-
     def _posterior(self, own, sums, earlier):
         effects, var = self._prior(own, sums, keep=True), own["noise"].exp()
-        gram, cross, _ = products(effects, sums)
-        sums = (old + new / var for old, new in zip(earlier, (gram, cross), strict=True))
-        return AdditivePosterior(effects, *sums, *self.form)
+        found = sums.of_features(effects)
+        parts = zip(earlier, (found.gram, found.cross), strict=True)
+        return AdditivePosterior(effects, *(old + new / var for old, new in parts), *self.form)
 
     def _bounds(self, like):
         effects, pairs = self._limits
@@ -320,11 +306,6 @@ class AdditiveAscent(Stage):
         """Return the state from which `step` finds the posterior, with the hyperparameters held."""
         return self.init_update(state.length, state.variance, state.noise)
 
-    def _expected_earlier(self, posteriors):
-        """Return the expected log density of the earlier rows, in nats, up to a constant."""
-        parts = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
-        return sum(posterior.expected(*sums) for posterior, sums in parts)
-
     def gains(self, state, terms):
         """Return how much each of some terms adds to the ELBO of all latents, in nats, a list."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
@@ -332,7 +313,7 @@ class AdditiveAscent(Stage):
         return sum(self._gains(own, sums, places) for own, sums in latents).tolist()
 
     def _gains(self, own, sums, places):
-        return gains(self._prior(own, sums), sums, own["noise"])[places]
+        return EffectsBound(self._prior(own, sums), sums, own["noise"]).gains()[places]
 
     def prune(self, state, least, most=math.inf, kept=()):
         """Drop terms while one adds too little to the ELBO, or there are too many pairs.
@@ -415,7 +396,7 @@ class AdditiveAscent(Stage):
     def elbo(self, state):
         """Return the ELBO of all latents, in nats, up to a constant."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
-        return sum(self._value(own, sums) for own, sums in latents)
+        return sum(self._evidence(own, sums).value for own, sums in latents)
 
     def drop(self, state, going):
         """Remove terms from the basis and from the state."""

@@ -264,7 +264,7 @@ class AdditiveGP(GPEstimator):
 
     @property
     def _names(self):
-        return TermNames(getattr(self, "feature_names_in_", None))
+        return TermNames(getattr(self, "feature_names_in_", ()))
 
     def _ascents(self, generator):
         sizes = self.n_inducing, self.n_inducing_interaction

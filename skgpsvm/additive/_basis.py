@@ -203,11 +203,6 @@ class AdditiveBasis:
         """Return whether a feature is numerical."""
         return not self.features[j].n_levels
 
-    @property
-    def moments(self):
-        """First and second moments of each feature's columns."""
-        return self.means, self.seconds
-
     def cyclic(self, axes):
         """Return whether each of some features is cyclic, a list of bools."""
         return [self.features[j].period > 0 for j in axes]
@@ -408,9 +403,8 @@ def _atoms(u, weights):
     most = DEFAULTS.atoms
     if len(values) > most:
         place = ((mass.cumsum(0) - 0.5 * mass) * most).long().clamp_max(most - 1)
-        sums = (
+        moment, mass = (
             torch.zeros_like(values[:most]).index_add(0, place, x) for x in (mass * values, mass)
         )
-        moment, mass = sums
         values, mass = (moment / mass)[mass > 0], mass[mass > 0]
     return values, mass

@@ -216,17 +216,6 @@ class _RowFeatures(FeatureSums):
         return [part.T @ (total * part) for part in self._columns.parts]
 
 
-def products(effects, sums):
-    """Return the Gram matrix (p, p) and cross products (p,) of features, and residual variances.
-
-    Residual variances (1 + n_terms,) are the prior variances that each term's features do not
-    explain, summed over the rows with their precisions.
-    """
-    found = sums.of_features(effects)
-    taken = torch.stack([block.trace() for block in own_blocks(found.gram, effects)])
-    return found.gram, found.cross, found.prior - taken
-
-
 class EffectsBound:
     """Collapsed bound of the best posterior of a form, and its derivatives on request.
 
@@ -299,6 +288,17 @@ class EffectsBound:
             values, vectors = self._left
             return -cov - vectors * (values / (1 + values))[..., None, :] @ vectors.mT
         return -cov
+
+    def gains(self):
+        """Return how much each term adds to one latent's bound of full covariance, (n_terms,)."""
+        blocks = own_blocks(torch.cholesky_inverse(self._chol), self.prior)
+        weights = self._weights.split([len(block) for block in blocks])
+        found = []
+        for block, w in zip(blocks, weights, strict=True):
+            found.append(w @ torch.linalg.solve(block, w) + torch.logdet(block))
+        explained = [block.trace() for block in own_blocks(self._gram, self.prior)]
+        misfits = self._found.prior / self._var - torch.stack(explained)
+        return 0.5 * (torch.stack(found) - misfits)[1:]
 
     def derivatives(self, names):
         r"""Return the gradient and the average information in the hyperparameters.
@@ -388,22 +388,6 @@ def diagonal_blocks(matrix, sizes):
     """Return the diagonal blocks of square matrices (..., r, r)."""
     starts = [0, *itertools.accumulate(sizes)]
     return [matrix[..., a:b, a:b] for a, b in itertools.pairwise(starts)]
-
-
-def gains(effects, sums, noise):
-    """Return how much each term adds to the collapsed bound of full covariance, (n_terms,)."""
-    var = noise.exp()
-    gram, cross, residuals = products(effects, sums)
-    chol = precision_root(gram / var)
-    cov = torch.cholesky_inverse(chol)
-    weights = cov @ cross / var
-    found = []
-    for block, w in zip(
-        own_blocks(cov, effects), weights.split([c.shape[1] for c in effects.coefs]), strict=True
-    ):
-        fit = w @ torch.linalg.solve(block, w)
-        found.append(0.5 * (fit + torch.logdet(block)))
-    return (torch.stack(found) - 0.5 * residuals / var)[1:]
 
 
 def own_blocks(gram, effects):

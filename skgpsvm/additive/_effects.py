@@ -38,10 +38,10 @@ class Prior(ABC):
         self.basis, self.terms = basis, [(), *basis.terms]
         variances = theta["variance"].exp().split([len(basis.terms), len(basis.absent)])
         self.variance = torch.cat([variances[0].new_tensor([basis.constant]), variances[0]])
-        self._absent = [variance.view(1, 1) for variance in variances[1]]
-        seen = [bool(f.n_levels) or f.missing for f in basis.features]
+        self._absent = dict(zip(basis.absent, variances[1][:, None, None], strict=True))
         # Features without missing numbers in the fit.
-        self._unseen = ~torch.tensor(seen, device=self.variance.device)
+        unseen = [not (f.n_levels or f.missing) for f in basis.features]
+        self._unseen = torch.tensor(unseen, device=self.variance.device)
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
         mains, pairs = iter(self._mains(lengths[0])), self._pairs(lengths[1])
         pairs = iter([pairs[place] for place in basis.pair_places])
@@ -53,7 +53,12 @@ class Prior(ABC):
             if feature.n_levels
         }
         lines = {
-            j: Line(*(torch.as_tensor(part[j]).to(self.variance) for part in basis.moments))
+            j: Line(
+                *(
+                    torch.as_tensor(part[j]).to(self.variance)
+                    for part in (basis.means, basis.seconds)
+                )
+            )
             for j, feature in enumerate(basis.features)
             if feature.linear
         }
@@ -78,9 +83,7 @@ class Prior(ABC):
 
     def absent(self, term):
         """Return the prior variance (1, 1) of the effect of missing numbers, or None."""
-        if len(term) == 1 and term[0] in self.basis.absent:
-            return self._absent[self.basis.absent.index(term[0])]
-        return None
+        return self._absent.get(term[0]) if len(term) == 1 else None
 
     def at(self, u):
         """Convert rows (b, d) on the unit interval to the form that other methods take.
@@ -202,11 +205,9 @@ class Effects(Prior):
                     own = (torch.nn.functional.pad(part, pad) for part in own)
                     yield "length", indices[factor], place, *own
             if has_absent:
-                corner = torch.zeros(len(coef)), torch.zeros(coef.shape[1])
-                corner = [part.to(coef) for part in corner]
-                for part in corner:
-                    part[-1] = 1
-                of_missing = coef * torch.outer(*corner), cov * torch.outer(corner[0], corner[0])
+                of_missing = torch.zeros_like(coef), torch.zeros_like(cov)
+                for own, whole in zip(of_missing, (coef, cov), strict=True):
+                    own[-1, -1] = whole[-1, -1]
                 index = len(self.basis.terms) + self.basis.absent.index(term[0])
                 yield "variance", index, place, 0.5 * of_missing[0], of_missing[1]
                 coef, cov = coef - of_missing[0], cov - of_missing[1]
@@ -215,14 +216,13 @@ class Effects(Prior):
 
     def _mains(self, lengths):
         basis = self.basis
-        points = basis.points, basis.n_inducing
-        return self._at_points(basis.kernel, basis.axes, lengths, *points, basis.size)
+        points = basis.points, basis.n_inducing, basis.size
+        return self._at_points(basis.kernel, basis.axes, lengths, *points)
 
     def _pairs(self, lengths):
         basis = self.basis
-        points = basis.pair_points, basis.n_inducing_pair
-        axes = basis.pair_axes
-        return self._at_points(basis.pair_kernel, axes, lengths, *points, basis.pair_size)
+        points = basis.pair_points, basis.n_inducing_pair, basis.pair_size
+        return self._at_points(basis.pair_kernel, basis.pair_axes, lengths, *points)
 
     def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
         """Return the process of each axis; those of one kind and size are computed together."""

@@ -414,7 +414,6 @@ class _AtomFeatures:
     """
 
     def __init__(self, factors, variance):
-        one = variance.new_ones(1, 1)
         self._factors, self._roots, self.moments, self._scale = factors, [], [], variance.sqrt()
         for factor in factors:
             at = factor.at(factor.atoms)
@@ -425,7 +424,7 @@ class _AtomFeatures:
             root = vectors * values.sqrt()
             self.moments.append(root.T * factor.weights @ root)
         if len(factors) == 1:
-            self.moments.append(one)
+            self.moments.append(variance.new_ones(1, 1))
         self.moments[0] = variance * self.moments[0]
 
     def at(self, places):

@@ -42,11 +42,8 @@ class Grids:
         masses = [j for j, feature in enumerate(features) if feature.column is not None]
         columns = range(len(features) - len(masses))
         varying = [j for j in columns if not features[j].constant]
-        most = _max_points(rows, len(varying))
-        in_pairs = self.n_inducing_pair
-        if in_pairs == "auto":
-            in_pairs = min(DEFAULTS.first_pair_points, self._most_in_pairs(rows))
-        requested = self._requested(len(varying), rows), in_pairs
+        most = _max_points(rows.n_rows, len(varying))
+        requested = self._requested(rows.n_rows, len(varying))
         points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
@@ -92,20 +89,22 @@ class Grids:
         basis.measure(rows, self.empirical)
         return basis
 
-    def _requested(self, n_varying, rows):
-        """Return the number of inducing points of an effect, or None for one at every value."""
-        if self.n_inducing != "auto":
-            return self.n_inducing
-        each = DEFAULTS.all_auto_points // max(n_varying, 1)
-        by_rows = _points_of_rows(self.information * rows.n_rows, n_varying)
-        most = min(each, by_rows, DEFAULTS.max_auto_points)
-        # Effects that rows tell less of are learned less finely, and so are many effects.
-        least = round(DEFAULTS.min_auto_points * self.information**0.5)
-        return max(min(least, max(each, DEFAULTS.wide_auto_points)), most)
+    def _requested(self, n_rows, n_varying):
+        """Return the numbers of inducing points of an effect, and of each feature of a pair.
 
-    def _most_in_pairs(self, rows):
-        """Return the maximum number of inducing points of each feature of a pair by default."""
-        return _pair_points_of_rows(self.information * rows.n_rows)
+        None is a point at every value.
+        """
+        of_effect, of_pair = self.n_inducing, self.n_inducing_pair
+        by_rows, by_rows_in_pair = _max_points(self.information * n_rows, n_varying)
+        if of_effect == "auto":
+            each = DEFAULTS.all_auto_points // max(n_varying, 1)
+            most = min(each, by_rows, DEFAULTS.max_auto_points)
+            # Effects that rows tell less of are learned less finely, and so are many effects.
+            least = round(DEFAULTS.min_auto_points * self.information**0.5)
+            of_effect = max(min(least, max(each, DEFAULTS.wide_auto_points)), most)
+        if of_pair == "auto":
+            of_pair = min(DEFAULTS.first_pair_points, by_rows_in_pair)
+        return of_effect, of_pair
 
     def check_pairs(self, basis, given, most):
         """Raise ValueError if grids of pairs with a point at every value exceed the memory."""
@@ -114,7 +113,7 @@ class Grids:
         sizes = {
             j: feature.n_levels or len(basis.pair_points[j])
             for j, feature in enumerate(basis.features)
-            if not (feature.constant or feature.column is not None)
+            if not feature.constant and feature.column is None
         }
         largest = sorted(sizes, key=sizes.get)[-2:]
         pairs = given or ([largest] if most and len(largest) == 2 else [])
@@ -138,7 +137,8 @@ class Grids:
         # The time of c latents is that of c matrices of the points.
         points = DEFAULTS.grid_points / len(length) ** (1 / 3)
         most = math.isqrt(int(points) // max(len(basis.pairs), 1))
-        finer = min(2 * n, max(n, most), self._most_in_pairs(rows))
+        _, by_rows = _max_points(self.information * rows.n_rows, len(basis.axes))
+        finer = min(2 * n, max(n, most), by_rows)
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
         axes = [k for k, j in enumerate(basis.pair_axes) if j not in basis.pair_points]
         in_pairs = length[:, len(basis.axes) :]
@@ -170,18 +170,11 @@ def _edges(u, most):
     return 0.5 * (values[last] + values[last + 1])
 
 
-def _points_of_rows(n, n_varying):
-    return int(n) // min(16, 2 * max(n_varying, 1))
-
-
-def _max_points(rows, n_varying):
+def _max_points(n_rows, n_varying):
     """Return the maximum numbers of inducing points of an effect, and of each feature of a pair."""
-    of_effect = max(DEFAULTS.points, _points_of_rows(rows.n_rows, n_varying))
-    return of_effect, _pair_points_of_rows(rows.n_rows)
-
-
-def _pair_points_of_rows(n):
-    return max(DEFAULTS.pair_points, math.isqrt(int(n)) // 2)
+    of_effect = int(n_rows) // min(16, 2 * max(n_varying, 1))
+    of_pair = math.isqrt(int(n_rows)) // 2
+    return max(DEFAULTS.points, of_effect), max(DEFAULTS.pair_points, of_pair)
 
 
 def _n_polynomials(low):

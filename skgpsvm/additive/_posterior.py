@@ -46,9 +46,9 @@ def chosen_rank(values):
     return max(int((losses >= DEFAULTS.rank_loss).sum()), 1)
 
 
-def quadratic(weights, matrix):
-    """Return the quadratic forms (...) of a matrix at weights (..., p)."""
-    return ((weights @ matrix) * weights).sum(-1)
+def quadratic(vectors, matrix):
+    """Return the quadratic forms (...) of a matrix at vectors (..., p)."""
+    return ((vectors @ matrix) * vectors).sum(-1)
 
 
 class EffectsPosterior(Posterior):
@@ -145,10 +145,7 @@ class AdditivePosterior(EffectsPosterior):
         if not len(rows):
             return self
         held = rows.abs().sum(0) > 0
-        mean, cov = (
-            self.weights.cpu(),
-            self._cov().cpu(),
-        )
+        mean, cov = self.weights.cpu(), self._cov().cpu()
         within = cov[held][:, held]
         parts = (part.numpy() for part in (mean[held], within, rows[:, held]))
         new_mean, new_cov = map(torch.from_numpy, constrained_moments(*parts))
@@ -178,9 +175,16 @@ class AdditivePosterior(EffectsPosterior):
 
     def marginals(self, X):
         psi, prior = self._features(X)
-        psi = torch.cat(psi, 1)
-        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
-        return (psi @ self.weights)[:, None], var.clamp_min(0)[:, None]
+        mean, var = self._sum_marginals(torch.cat(psi, 1), prior)
+        return mean[:, None], var[:, None]
+
+    def _sum_marginals(self, psi, prior):
+        """Return means and variances (b,) of the sum of all effects.
+
+        ``psi`` (b, p) has the features of all terms, and ``prior`` (b, 1 + n_terms) variances.
+        """
+        var = prior.sum(1) - quadratic(psi, self.reduction)
+        return psi @ self.weights, var.clamp_min(0)
 
     def predictive(self, X):
         """Return the marginals, but with variances that no constrained feature changes.
@@ -198,25 +202,22 @@ class AdditivePosterior(EffectsPosterior):
             [j] = self.effects.basis.terms[place]
             (_, features), cov = self.effects.at_knots(place), blocks[1 + place]
             size, missing = features.shape[1], X[:, j].isnan()
-            var = ((features @ cov[:size, :size]) * features).sum(1).mean()
+            var = quadratic(features, cov[:size, :size]).mean()
             prior[:, 1 + place] = torch.where(missing, prior[:, 1 + place], var)
             psi[1 + place] = psi[1 + place] * missing[:, None]
-        psi = torch.cat(psi, 1)
-        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
-        return mean[:, None], var.clamp_min(0)[:, None]
+        _, var = self._sum_marginals(torch.cat(psi, 1), prior)
+        return mean[:, None], var[:, None]
 
     def row_marginals(self, columns):
         """Return means and variances (b,) of rows, given their `RowColumns`."""
-        psi, prior = columns.features(self.effects)
-        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
-        return psi @ self.weights, var.clamp_min(0)
+        return self._sum_marginals(*columns.features(self.effects))
 
     def effect_marginals(self, X, places=None):
         psi, prior = self._features(X)
         sizes = [part.shape[1] for part in psi]
         means = [part @ w for part, w in zip(psi, self.weights.split(sizes), strict=True)]
         blocks = own_blocks(self.reduction, self.effects)
-        gone = [((part @ block) * part).sum(1) for part, block in zip(psi, blocks, strict=True)]
+        gone = [quadratic(*parts) for parts in zip(psi, blocks, strict=True)]
         found = torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
         return found if places is None else tuple(part[:, places] for part in found)
 

@@ -134,6 +134,8 @@ class ZeroMeanKernel:
         for name, value in vars(self).items():
             if isinstance(value, torch.Tensor):
                 setattr(one, name, value[index])
+            elif isinstance(value, Points):
+                setattr(one, name, value.of(index))
         return one
 
     def unbind(self):
@@ -147,13 +149,6 @@ class ZeroMeanKernel:
 
     def _g(self, a, b):
         return self.profile.value(self._distance(a, b))
-
-    def _chord(self, difference):
-        """Return the differences (..., b, b') of points, those of cyclic features along chords."""
-        if self.cyclic is None:
-            return difference
-        chord = torch.sin(torch.pi * difference) / torch.pi
-        return torch.where(self.cyclic[..., None, None], chord, difference)
 
     def at(self, u):
         """Return the `Points` u (..., b). The process is zero at NaN and at infinity."""
@@ -169,11 +164,6 @@ class ZeroMeanKernel:
         """Return g (..., b, b') between points; zero where one is missing."""
         return self._known(a, b, self._g(a.u, b.u))
 
-    def stationary_and_derivative(self, a, b):
-        """Return g between points, and its derivatives in the logarithms of distances."""
-        parts = self.profile.value_and_derivative(self._distance(a.u, b.u))
-        return tuple(self._known(a, b, part) for part in parts)
-
     def between(self, a, b):
         """Return prior covariances (..., b, b') between points."""
         return self._centered(a, b, self.stationary(a, b))
@@ -183,7 +173,8 @@ class ZeroMeanKernel:
 
         See `RowPrior.derivatives`.
         """
-        g, derivative = self.stationary_and_derivative(a, b)
+        parts = self.profile.value_and_derivative(self._distance(a.u, b.u))
+        g, derivative = (self._known(a, b, part) for part in parts)
         scale = 1 / self.total[..., None]
         for left, right in ((a_tilt, b.h), (a.h, b_tilt)):
             derivative.addcmul_(left[..., :, None], (scale * right)[..., None, :], value=-1)
@@ -207,11 +198,14 @@ class ZeroMeanKernel:
         Beyond the maximum g is zero, and squares would overflow.
         """
         unit = self.unit[..., None]
-        if self.cyclic is not None:
-            chord = self._chord(a[..., :, None] - b[..., None, :])
-            return (chord / unit[..., None]).abs_().clamp_max_(_MAX_DISTANCE)
-        scaled = a / unit, b / unit
-        return (scaled[0][..., :, None] - scaled[1][..., None, :]).abs_().clamp_max_(_MAX_DISTANCE)
+        if self.cyclic is None:
+            difference = (a / unit)[..., :, None] - (b / unit)[..., None, :]
+        else:
+            difference = a[..., :, None] - b[..., None, :]
+            chord = torch.sin(torch.pi * difference) / torch.pi
+            difference = torch.where(self.cyclic[..., None, None], chord, difference)
+            difference = difference / unit[..., None]
+        return difference.abs_().clamp_max_(_MAX_DISTANCE)
 
     @staticmethod
     def _known(a, b, array):
@@ -250,14 +244,10 @@ class AtValues(ZeroMeanKernel):
 
     def _at_points(self, points):
         """Set the inducing points; return the prior covariance there."""
-        self._points, self._h = points, self.at(points).h
+        self._inducing = self.at(points)
         prior = self.between(self._inducing, self._inducing)
         self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=JITTER)
         return prior
-
-    @property
-    def _inducing(self):
-        return Points(self._points, self._h, torch.ones_like(self._h), True)
 
     def _whitened(self, K):
         return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
@@ -268,13 +258,14 @@ class AtValues(ZeroMeanKernel):
 
     def derivatives(self):
         """Return derivatives of ``coef`` and ``cov`` in the logarithms of the length scales."""
-        derivative = self._derivative(self._inducing, self._inducing)
+        points = self._inducing, self.tilts(self._inducing)
+        derivative = self._derivative(points, points)
         return self._derivative_of_coef(derivative, derivative), derivative
 
     def _derivative(self, a, b):
-        """Return derivatives (..., b, b') of prior covariances between points."""
-        tilts = (self.tilts(at) for at in (a, b))
-        return self.between_and_derivative(a, b, *tilts)[1].neg_()
+        """Return derivatives (..., b, b') of prior covariances between points with their tilts."""
+        (a, a_tilt), (b, b_tilt) = a, b
+        return self.between_and_derivative(a, b, a_tilt, b_tilt)[1].neg_()
 
     def _derivative_of_coef(self, cross, prior):
         r"""Return derivatives of ``coef``, given those of the columns' covariances with the points.
@@ -333,22 +324,19 @@ class CenteredAtPoints(AtValues):
         ZeroMeanKernel.__init__(self, profile, length, *polynomials.measure(mean), cyclic)
         self._at_points(points)
         self._transform = polynomials.transform.expand(*length.shape, -1, -1)
-        self.coef, self.cov = self._of_columns(self.between)
-        self.coef = self._whitened(self.coef)
+        self._nodes = Points(self.atoms, self._at_atoms, torch.ones_like(self.atoms), True)
+        cross, self.cov = self._of_columns(self.between, self._nodes, self._inducing)
+        self.coef = self._whitened(cross)
 
-    @property
-    def _nodes(self):
-        return Points(self.atoms, self._at_atoms, torch.ones_like(self.atoms), True)
-
-    def _of_columns(self, covariance):
+    def _of_columns(self, covariance, nodes, points):
         """Return covariances of the coefficients with the points, and of the coefficients."""
-        F, nodes = self._transform, self._nodes
-        return F @ covariance(nodes, self._inducing), F @ covariance(nodes, nodes) @ F.mT
+        F = self._transform
+        return F @ covariance(nodes, points), F @ covariance(nodes, nodes) @ F.mT
 
     def derivatives(self):
-        cross, cov = self._of_columns(self._derivative)
-        prior = self._derivative(self._inducing, self._inducing)
-        return self._derivative_of_coef(cross, prior), cov
+        nodes, points = ((at, self.tilts(at)) for at in (self._nodes, self._inducing))
+        cross, cov = self._of_columns(self._derivative, nodes, points)
+        return self._derivative_of_coef(cross, self._derivative(points, points)), cov
 
 
 def equally_spaced(m, cyclic=False):

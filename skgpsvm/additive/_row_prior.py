@@ -122,7 +122,7 @@ class RowPrior(Prior):
             between = paired.kernel.between(left[paired], right[paired])
             between = self._with_fixed(between, left, right)
             K += self._mixed(between).mul_(0.5).mul_(between).sum(0)
-        for j, variance in zip(self.basis.absent, self._absent, strict=True):
+        for j, variance in self._absent.items():
             K += variance * torch.outer(a_missing[:, j], b_missing[:, j])
         return K
 
@@ -171,7 +171,7 @@ class RowPrior(Prior):
         """
         paired, n_terms = self._in_pairs, len(self.terms) - 1
         n_alone, n_paired = len(self._weights), len(paired.members)
-        variance = torch.cat([self.variance[1:], *(part.ravel() for part in self._absent)])
+        variance = torch.cat([self.variance[1:], *(part[0] for part in self._absent.values())])
         by_length = _Products(adjoint, vectors, n_alone + n_paired)
         by_variance = _Products(adjoint, vectors, len(variance))
         # The constant has no hyperparameter.

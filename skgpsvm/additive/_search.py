@@ -170,9 +170,7 @@ class TermSearch:
         They are those of smallest p-values, of which an expected share is false (Benjamini and
         Hochberg, 1995), or all if only their sum is no chance.
         """
-        ascent, n = self.ascent, len(terms)
-        at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        test = EffectTest(ascent.basis, terms, *at)
+        n, test = len(terms), EffectTest(self.ascent.basis, terms, *self._residuals())
         p_values = test.p_values()
         order = sorted(terms, key=p_values.get)
         of_all = [n * p_values[order[0]], *test.joint_p_values()]
@@ -244,14 +242,12 @@ class TermSearch:
         """
         if self.with_steps is None:
             return
-        ascent = self.ascent
-        at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        p_values = step_p_values(ascent.basis, self.candidates, *at)
+        p_values = step_p_values(self.ascent.basis, self.candidates, *self._residuals())
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
             smooth = self.ascent, self.state
-            self._begin(self.with_steps(ascent.basis, sorted(found)))
+            self._begin(self.with_steps(self.ascent.basis, sorted(found)))
             self.learn("steps")
             if self.state.elbo < smooth[1].elbo:
                 self.ascent, self.state = smooth
@@ -261,18 +257,16 @@ class TermSearch:
 
         The largest score comes first.
         """
-        scores = self._scores()
-        self.scores.update(scores)
-        significant = [pair for pair in scores if scores[pair].p_value * len(scores) < level]
-        return [pair for pair in significant if pair not in self.given]
-
-    def _scores(self):
-        """Return the `PairScore` of each pair that can be tested, the largest score first."""
-        ascent = self.ascent
-        at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        moments = score_moments(ascent.basis, self.candidates, *at)
+        moments = score_moments(self.ascent.basis, self.candidates, *self._residuals())
         scores = {pair: _best_score(own) for pair, own in moments.items()}
-        return dict(sorted(scores.items(), key=lambda item: -item[1].z))
+        self.scores.update(scores)
+        level /= max(len(scores), 1)
+        found = [pair for pair in scores if scores[pair].p_value < level and pair not in self.given]
+        return sorted(found, key=lambda pair: -scores[pair].z)
+
+    def _residuals(self):
+        """Return X of the tested rows, derivatives of their log densities, and precisions."""
+        return self.ascent.residuals(self.state, self.ascent.tested_rows(self.random_state))
 
     def _keep_points(self, basis):
         """Learn with the inducing points of a basis; return whether the fit goes on with them.
@@ -299,10 +293,11 @@ class TermSearch:
         """Add pairs at the current hyperparameters, and choose the kernel of pairs."""
         ascent, state = self.ascent, self.state
         terms, tried = ascent.basis.terms + pairs, {}
-        for kernel in self.kernels if pairs else self.kernels[:1]:
+        kernels = self.kernels if pairs else self.kernels[:1]
+        for kernel in kernels:
             self.ascent, self.state = ascent, state
             self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel))
-            if len(self.kernels) > 1 and pairs:
+            if len(kernels) > 1:
                 trial, n_rounds = _Trial(self.ascent), self.ascent.trial_rounds
                 self._run(f"{stage}, {kernel} pairs", trial, n_rounds, must_converge=False)
             tried[kernel] = self.ascent, self.state

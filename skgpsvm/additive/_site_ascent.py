@@ -181,7 +181,8 @@ class SiteAscent(AdditiveAscent):
             moments = partial(self._row_moments, posteriors)
             gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
             kl = sum(posterior.kl() for posterior in posteriors)
-            elbo = self._expected_earlier(posteriors) - loss - kl
+            earlier = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
+            elbo = sum(posterior.expected(*sums) for posterior, sums in earlier) - loss - kl
             objective = objective + (log_prior + elbo) / len(batches)
             fall = state.objective - objective
             if state.before and fall > _ROUNDING * abs(state.objective):

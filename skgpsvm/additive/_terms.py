@@ -24,15 +24,15 @@ class TermNames:
 
     Attributes
     ----------
-    features : ndarray or None
-        Names of the columns.
+    features : ndarray
+        Names of the columns, if all are strings; else empty.
     masses : dict
         Column and value of each point mass, see `AdditiveBasis.masses`.
     steps : dict
         Column of the steps of a feature, see `AdditiveBasis.steps`.
     """
 
-    features: np.ndarray | None
+    features: Sequence
     masses: dict = field(default_factory=dict)
     steps: dict = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class TermNames:
             return f"{self._feature(column)} = {value:.6g}"
         if j in self.steps:
             return f"steps of {self._feature(self.steps[j])}"
-        return f"x{j}" if self.features is None else str(self.features[j])
+        return str(self.features[j]) if len(self.features) else f"x{j}"
 
     def length_scale(self, axis, j):
         """Return the name of a length scale, given its key of `AdditiveBasis.start`."""
@@ -98,7 +98,7 @@ class TermNames:
 
     def _check_distinct(self):
         """Raise ValueError if a column has the name that a term of other columns would have."""
-        names = set(() if self.features is None else map(str, self.features))
+        names = set(map(str, self.features))
         for name in names:
             parts = [{name.removeprefix("steps of ")}, {re.sub(r" = [-+.e\d]+$", "", name)}]
             parts += [{name[: at.start()], name[at.end() :]} for at in re.finditer(" & ", name)]
@@ -110,10 +110,10 @@ class TermNames:
 
     def _signs(self, parameter, requested, d):
         """Return the sign of the constraint of each feature that has one, a dict."""
-        numbers = {name: j for j, name in enumerate(() if self.features is None else self.features)}
         if requested is None:
             return {}
         if isinstance(requested, dict):
+            numbers = {name: j for j, name in enumerate(self.features)}
             signs = {numbers.get(name, name): sign for name, sign in requested.items()}
         else:
             array = np.asarray(requested)
@@ -160,7 +160,7 @@ class TermNames:
 
         A column that has the name of a kind counts as a column.
         """
-        names = {name: j for j, name in enumerate(() if self.features is None else self.features)}
+        names = {name: j for j, name in enumerate(self.features)}
 
         def column(part):
             if isinstance(part, str):
@@ -245,15 +245,14 @@ class RequestedTerms:
 
 def check_interactions(requested):
     """Raise ValueError if the parameter ``interactions`` is neither "auto", an integer nor None."""
-    if isinstance(requested, str) and requested == "auto":
+    if requested is None or (isinstance(requested, str) and requested == "auto"):
         return
-    if not (requested is None or (_is_integer(requested) and requested >= 0)):
+    if not (_is_integer(requested) and requested >= 0):
         raise ValueError(
             f"interactions={requested!r} must be 'auto', None, or the maximum number of pairs to "
             "look for. Pairs are listed in terms: [..., ('a', 'b')] adds one to all features."
         )
-    if requested is not None:
-        check_number("interactions", requested, 0, integer=True)
+    check_number("interactions", requested, 0, integer=True)
 
 
 def of_features(terms, importances, n_features):

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from .._rows import column
 from .._typing import MatrixLike, RandomStateLike
 from .._validation import check_level, check_number
-from ._display import BLUE, pyplot
+from ._display import BLUE, GRAY, pyplot
 from ._effects import (
     Label,
     additive_model,
@@ -26,7 +26,7 @@ from ._effects import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ORANGE, _GRAY = "#D55E00", "#999999"
+_ORANGE = "#D55E00"
 _ROW_HEIGHT, _WIDTH = 0.32, 7.0  # inches
 _N_DRAWS = 1000  # of the sum of the terms that have no bar of their own
 
@@ -175,11 +175,11 @@ class ContributionDisplay:
         ends = self.intercept + np.cumsum(self.contributions)
         starts, rows = np.r_[self.intercept, ends[:-1]], np.arange(len(ends))
         colors = np.where(self.contributions > 0, _ORANGE, BLUE)
-        ax.axvline(self.intercept, color=_GRAY, linewidth=0.8, zorder=0)
+        ax.axvline(self.intercept, color=GRAY, linewidth=0.8, zorder=0)
         ax.barh(rows, self.contributions, left=starts, color=colors, height=0.6)
         ink = plt.rcParams["text.color"]
         ax.errorbar(ends, rows, xerr=self.widths, fmt="none", color=ink, linewidth=1, capsize=3)
-        ax.vlines(ends[:-1], rows[:-1], rows[1:], color=_GRAY, linewidth=0.8, linestyle=":")
+        ax.vlines(ends[:-1], rows[:-1], rows[1:], color=GRAY, linewidth=0.8, linestyle=":")
         ax.use_sticky_edges = False  # the first bar would touch the frame
         ax.set_yticks(rows, self.names)
         ax.set_ylim(len(rows) - 0.4, -0.6)

@@ -24,7 +24,7 @@ _CHARS_PER_INCH = 9  # of titles; longer ones are wrapped
 _MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
 _MANY_LEVELS, _MAX_LABELS = 8, 20  # small labels, upright on the x axis; labels of every k-th level
 _FADED = 0.35  # opacity of a pair's effect where there are no rows
-BLUE, _LIGHT_BLUE, _GRAY = "#0072B2", "#56B4E9", "#999999"  # light on dark pages
+BLUE, _LIGHT_BLUE, GRAY = "#0072B2", "#56B4E9", "#999999"  # light on dark pages
 
 
 class ComponentEffectDisplay:
@@ -193,7 +193,7 @@ class ComponentEffectDisplay:
             if len(part.grid) == 2:
                 _draw_pair(panel, part, heatmap_kw)
                 continue
-            panel.axhline(0, color="#999999", linewidth=0.7, zorder=0)
+            panel.axhline(0, color=GRAY, linewidth=0.7, zorder=0)
             draw = _draw_levels if part.categorical[0] else _draw_curve
             draw(panel, part, line_kw)
             panel.set(ylabel="effect", ylim=_scale(singles))
@@ -273,7 +273,7 @@ def _draw_curve(panel, part, line_kw):
         place = high + 0.12 * (high - low)
         effect, lower, upper = np.reshape(part.missing, (3, 1))
         _draw_points(panel, [place], effect, lower, upper, line_kw)
-        panel.axvline(high + 0.05 * (high - low), color="#999999", linewidth=0.7, linestyle=":")
+        panel.axvline(high + 0.05 * (high - low), color=GRAY, linewidth=0.7, linestyle=":")
         panel.set_xticks([*ticks, place], [*names, "missing"])
 
 
@@ -302,7 +302,7 @@ def _draw_pair(panel, part, heatmap_kw):
     support = np.ones(part.effect.shape, bool) if part.support is None else part.support
     highest = np.abs(part.effect).max()
     most = np.abs(part.effect[support]).max(initial=0) or highest
-    panel.patch.set(hatch="////", edgecolor=_GRAY)  # shows through where there are no rows
+    panel.patch.set(hatch="////", edgecolor=GRAY)  # shows through where there are no rows
     image = panel.pcolormesh(
         *(x, y, part.effect.T),
         alpha=np.where(support, 1.0, _FADED).T,

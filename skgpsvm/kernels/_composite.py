@@ -248,7 +248,7 @@ def exact_and_rest(kernel, d, max_features):
     exact, rest, left = [], [], max_features
     most_held = max(_MAX_HELD, _HELD_SHARE * max_features)
     for term in _flatten([kernel], _Sum):
-        size, held = term.n_exact_features(d), _is_held(term) or _is_multiple_of_held(term)
+        size, held = term.n_exact_features(d), _is_held(term)
         if size is not None and size <= (most_held if held else left):
             left -= 0 if held else size
             exact.append(term)
@@ -258,13 +258,10 @@ def exact_and_rest(kernel, d, max_features):
 
 
 def _is_held(term):
-    """Return whether a term is a feature kernel without free hyperparameters."""
+    """Return whether a term is a feature kernel without free hyperparameters, up to constants."""
+    if isinstance(term, _Product) and len(term._others) == 1:
+        [term] = term._others
     return isinstance(term, FeatureKernel) and not term._position
-
-
-def _is_multiple_of_held(term):
-    """Return whether a term is constants, free or fixed, times a `_is_held` feature kernel."""
-    return isinstance(term, _Product) and len(term._others) == 1 and _is_held(term._others[0])
 
 
 def _sum_or_none(terms):

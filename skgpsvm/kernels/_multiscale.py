@@ -153,7 +153,8 @@ class _TorchMultiscaleRBF(TorchKernel):
         (A, a), (B, b) = ((rows[:, :d], rows[:, d:]) for rows in (X, Z))
         scale = self.per_feature("length_scale", theta, A)
         if a.shape[1] and b.shape[1]:
-            return _both_scaled(A, a, B, b, scale)
+            center = B.detach().mean(0)
+            return _BothScaled.apply((A - center) / scale, a, (B - center) / scale, b)
         if b.shape[1]:
             return _one_scaled(A, B, b, scale)
         if a.shape[1]:
@@ -162,11 +163,6 @@ class _TorchMultiscaleRBF(TorchKernel):
 
     def diag(self, X, theta):
         return X.new_ones(X.shape[0])
-
-
-def _log_factor(log_ratio):
-    """Return log sqrt(2 c c' / (c^2 + c'^2)), given log(c / c')."""
-    return (math.log(2) - torch.logaddexp(log_ratio, -log_ratio)) / 2
 
 
 def _one_scaled(A, B, b, scale):
@@ -179,13 +175,8 @@ def _one_scaled(A, B, b, scale):
         torch.cat([A.square(), A], 1),
         torch.cat([weight, -2 * weight * B], 1).T,
     ).relu_()
-    return torch.sub(_log_factor(b).sum(1), exponent, out=spare(exponent)).exp_()
-
-
-def _both_scaled(A, a, B, b, scale):
-    """MultiscaleRBF of points A (n, d) and B (m, d) with log multipliers a (n, d) and b (m, d)."""
-    center = B.detach().mean(0)
-    return _BothScaled.apply((A - center) / scale, a, (B - center) / scale, b)
+    log_factor = ((math.log(2) - torch.logaddexp(b, -b)) / 2).sum(1)  # log sqrt(2 c / (1 + c^2))
+    return torch.sub(log_factor, exponent, out=spare(exponent)).exp_()
 
 
 class _BothScaled(torch.autograd.Function):

@@ -123,13 +123,8 @@ class Matern(Profile):
 
 def _decaying(coefficients, u):
     """Return a polynomial of u, lowest coefficient first, times exp(-u)."""
-    return _polynomial(coefficients, u) * torch.exp(-u)
-
-
-def _polynomial(coefficients, u):
     value = coefficients[-1]
     for coefficient in coefficients[-2::-1]:
         value = value * u
-        if coefficient:
-            value += coefficient
-    return value
+        value += coefficient
+    return value * torch.exp(-u)
