@@ -246,6 +246,34 @@ def test_fit_killed_in_every_iteration_ends_the_same(mode, every, tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
+class InterruptAtEnd(Recorder):
+    """Callback that ends a fit by an error when the last iteration of its posterior is saved."""
+
+    def on_fit_task_end(self, estimator, context):
+        if context.task_name == "posterior":
+            raise Killed
+
+
+@pytest.mark.parametrize("covariance", ["mean_field", "chevron"])
+def test_fit_of_pruned_functions_killed_after_its_last_iteration_ends_the_same(
+    covariance, tmp_path
+):
+    X, y = blobs()
+    model = QSRVMClassifier(
+        solver=QuadruplyStochastic(step="adagrad", batch_size=16),
+        covariance=covariance,
+        n_basis=30,
+        relevance_threshold=30,
+        max_iter=30,
+        random_state=0,
+    )
+    expected = clone(model).fit(X, y)
+    assert len(expected.relevance_vectors_) < 30
+    with pytest.raises(Killed):
+        clone(model).set_callbacks(Checkpoint(tmp_path), InterruptAtEnd()).fit(X, y)
+    assert_same_model(model.set_callbacks(Checkpoint(tmp_path)).fit(X, y), expected, X)
+
+
 KILLED_FIT = """
 import os, signal, sys
 

@@ -58,6 +58,10 @@ class RelevanceSteps(StochasticSteps):
         super().step(state)
         self._prune(state)
 
+    def posterior(self, state):
+        self._at(state)
+        return super().posterior(state)
+
     def _prepare(self, state):
         self._at(state)
         super()._prepare(state)

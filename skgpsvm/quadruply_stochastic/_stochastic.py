@@ -200,12 +200,12 @@ class StochasticSteps(Stage):
         absolute objective and 1 nat per row.
         """
         prior, share = 0.0, state.n_seen / self.rows.total_weight
+        bound = self._bound_at(state.noise)
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
-            square = self.bases.kernel.diag(X, self.bases.theta)[:, None]
-            square = square.expand(-1, self.bound.n_latents)
-            auxiliary = self.bound.auxiliary(y, torch.zeros_like(square), square)
-            loss = self.bound.loss(y, auxiliary, torch.zeros_like(square), square)
+            square = self.bases.kernel.diag(X, state.theta)[:, None].expand(-1, bound.n_latents)
+            zero = torch.zeros_like(square)
+            loss = bound.loss(y, bound.auxiliary(y, zero, square), zero, square)
             prior -= share * (weights * loss).sum()
         prior = self.rows.sum(prior)[0].item()
         if state.objective < prior - _DIVERGENCE_FACTOR * (abs(prior) + state.n_seen):
