@@ -499,15 +499,15 @@ def test_there_are_never_more_bases_than_told(form):
 
 
 @pytest.mark.parametrize("form", PARAMETRIZATIONS)
-def test_rows_that_are_bases_already_are_not_added(form):
+def test_rows_that_are_bases_already_or_repeated_are_not_added(form):
     bound = bound_of(form)
     parts = bound.with_new_bases(random_parameters(form, m=0, M=0), X[:3], Y[:3], Z=9, bases=9)
     assert len(parts["Z"]) == len(parts["bases"]) == 3
     # Their correlations with existing bases are about 1 - 1e-8 and 0.99.
-    again = torch.cat([X[:3] + 1e-4, X[:1] + 0.1])
-    parts = bound.with_new_bases(parts, again, Y[:4], Z=9, bases=9)
+    again = torch.cat([X[:3] + 1e-4, X[:1] + 0.1, X[:1] + 0.1])
+    parts = bound.with_new_bases(parts, again, Y[:5], Z=9, bases=9)
     for name in ("Z", "bases"):
-        assert_array_equal(parts[name][3:, :2], again[3:])
+        assert_array_equal(parts[name][3:, :2], again[3:4])
 
 
 def test_new_inducing_points_leave_the_orthogonal_posterior_as_it_is(no_jitter):

@@ -78,7 +78,7 @@ class StochasticBound:
     def with_new_bases(self, parameters, X, y, Z, bases):
         """Return the parameters with rows as new bases, up to ``Z`` and ``bases`` of them.
 
-        Rows that are bases already are left out.
+        Rows that are bases already, and repeated ones, are left out.
         """
         grown, theta = dict(parameters), parameters["theta"]
         if len(grown["Z"]) >= Z and len(grown["bases"]) >= bases:
@@ -87,10 +87,10 @@ class StochasticBound:
         new = torch.nn.functional.pad(X, (0, e - X.shape[1]))
         variance = self.kernel.diag(new, theta)
         for name, size in (("Z", Z), ("bases", bases)):
-            known, distinct = grown[name], new
-            if len(known):
-                distinct = new[self._gram(new, known, theta).max(1).values < _DUPLICATE]
-            grown[name] = torch.cat([known, distinct[: max(size - len(known), 0)]])
+            n_known, every = len(grown[name]), torch.cat([grown[name], new])
+            to_earlier = self._gram(new, every, theta).tril(n_known - 1)
+            distinct = new[to_earlier.amax(1) < _DUPLICATE]
+            grown[name] = torch.cat([grown[name], distinct[: max(size - n_known, 0)]])
         m, c, before = len(grown["Z"]), len(parameters["coef"]), len(parameters["Z"])
 
         def enlarged(matrix, diagonal):
