@@ -50,12 +50,8 @@ class MeanBases(ABC):
         """Return the diagonal of S for functions (k,): (1, k), or (c, k) if latents differ."""
 
     @abstractmethod
-    def prior_product(self, coef):
-        """Return coefficients (q, M) times S, in new memory."""
-
-    def prior_share(self, coef, part, n_parts):
-        """Return a part of `prior_product`; the sum of all parts is the product."""
-        return self.prior_product(coef) / n_parts
+    def prior_product(self, coef, part=0, n_parts=1):
+        """Return coefficients (q, M) times S in new memory; the sum of all parts is the product."""
 
     def rkhs_norm_sq(self, coef):
         """Return the squared RKHS norms, coef S coef^T, of coefficients (q, M): (q,)."""
@@ -196,21 +192,13 @@ class KernelBases(MeanBases):
     def prior_diag(self, which):
         return self.kernel.diag(self.points[which], self.theta)[None]
 
-    def prior_product(self, coef):
-        if self.size > _MAX_SQUARE:
-            return self.kernel_product(coef)
-        return (coef @ self.chol) @ self.chol.T
-
-    def prior_share(self, coef, part, n_parts):
+    def prior_product(self, coef, part=0, n_parts=1):
         if self.size > _MAX_SQUARE:
             return self.kernel_product(coef, part, n_parts)
-        return super().prior_share(coef, part, n_parts)
+        return (coef @ self.chol) @ self.chol.T / n_parts
 
-    def kernel_product(self, coef, part=0, n_parts=1):
-        """Return coefficients (q, M) times the points' kernel matrix, half of which is computed.
-
-        If there are several parts, their sum is the product.
-        """
+    def kernel_product(self, coef, part, n_parts):
+        """Return `prior_product` without a kernel matrix, half of which is computed."""
         product, step = torch.zeros_like(coef), self.chunk_size(coef.device)
         for start in range(part * step, self.size, n_parts * step):
             own, later = slice(start, start + step), slice(start + step, None)
@@ -273,11 +261,10 @@ class Dictionary(KernelBases):
     def prior_diag(self, which):
         return self.precisions[:, which]
 
-    def prior_product(self, coef):
-        return coef * self.precisions
+    def prior_product(self, coef, part=0, n_parts=1):
+        return coef * self.precisions / n_parts
 
-    # Those of `KernelBases` have the kernel matrix.
-    prior_share, rkhs_norm_sq = MeanBases.prior_share, MeanBases.rkhs_norm_sq
+    rkhs_norm_sq = MeanBases.rkhs_norm_sq  # that of `KernelBases` has the kernel matrix
 
     def prior_trace(self, diag, columns):
         return (self.precisions * (diag.square() + columns.square().sum(2))).sum()

@@ -166,8 +166,8 @@ class FourierBases(MeanBases):
             yield slice(Q + start, Q + stop), sin
         yield slice(2 * Q, 2 * Q + self.n_exact), self.exact(X)
 
-    def prior_product(self, coef):
-        return coef.clone()
+    def prior_product(self, coef, part=0, n_parts=1):
+        return coef / n_parts
 
     def preconditioners(self, X, precisions):
         values, size = X.new_empty(len(X), self.size), self.chunk_size(X.device)

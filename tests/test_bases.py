@@ -79,7 +79,7 @@ def test_shares_of_the_prior_sum_to_it(kind, most, n_parts, monkeypatch):
     monkeypatch.setattr(_bases, "_MAX_SQUARE", most)
     monkeypatch.setattr(_bases.MeanBases, "chunk_size", lambda self, device: 2)
     bases, coef = finite_bases(kind)[0], t64(coefficients())
-    parts = [bases.prior_share(coef, part, n_parts) for part in range(n_parts)]
+    parts = [bases.prior_product(coef, part, n_parts) for part in range(n_parts)]
     assert_allclose(sum(parts), bases.prior_product(coef), rtol=1e-12)
 
 

@@ -136,15 +136,12 @@ class DecoupledInference(Stage):
         bases that span the features of the inducing points, they are the optimum on the features.
         """
         n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
-        zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
-        linear, precision = zeros, zeros
-        root = torch.eye(p).to(zeros).expand(c, -1, -1)
-        gram = zeros.new_zeros(self._n_groups * c, p, p)
-        cross = zeros.new_zeros(self._n_groups * c, p)
+        means = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
+        linear, precision = torch.zeros_like(means), torch.zeros_like(means)
+        gram = means.new_zeros(self._n_groups * c, p, p)
+        cross = means.new_zeros(self._n_groups * c, p)
         warm = not self.conjugate and "root" in start
-        if warm:
-            linear, precision = torch.empty_like(zeros), torch.empty_like(zeros)
-            root = start["root"]
+        root = start["root"] if warm else torch.eye(p).to(means).expand(c, -1, -1)
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
             A, var = features(self.basis, X, root)
@@ -169,7 +166,7 @@ class DecoupledInference(Stage):
             norm=norm,
             first_norm=norm,
             root=roots(gram[:c]),
-            means=zeros,
+            means=means,
             precision=precision,
             linear=linear,
             right=none,
@@ -207,7 +204,7 @@ class DecoupledInference(Stage):
         for index, _, _, weights, K, f in self.bases.passes(self.rows, state.direction):
             precision = state.precision[index].repeat(1, self._n_groups)
             sums += self._sum_rows(K, weights * precision * f, index)
-        prior = self.bases.prior_share(state.direction, *self.rows.shard)
+        prior = self.bases.prior_product(state.direction, *self.rows.shard)
         (product,) = self.rows.sum(prior + self.bases.adjoint(sums))
         norm = state.norm
         size = state.advance(product, precondition)
@@ -298,7 +295,7 @@ class DecoupledInference(Stage):
     def _kl(self, state, means):
         """Return the divergence from the prior, nats, given the means (n, q) at the rows."""
         coef = state.coef[: self.likelihood.n_latents]
-        (product,) = self.rows.sum(self.bases.prior_share(coef, *self.rows.shard))
+        (product,) = self.rows.sum(self.bases.prior_product(coef, *self.rows.shard))
         of_mean = 0.5 * (coef * product).sum()
         return (of_mean + covariance_kl(state.root)).item()
 
@@ -369,7 +366,7 @@ class DecoupledInference(Stage):
             if self.conjugate:
                 right += self._sum_rows(K, weights * linear, index)
         # Phi^T b - (Phi^T Lambda Phi + S) a, with the mean f = Phi a of the pass
-        residual = self.bases.adjoint(sums) - self.bases.prior_share(state.coef, *self.rows.shard)
+        residual = self.bases.adjoint(sums) - self.bases.prior_product(state.coef, *self.rows.shard)
         parts = residual, self.bases.adjoint(right), mirror(gram), loss
         residual, right, gram, loss = self.rows.sum(*parts)
         state.objective = -loss.item() - self._kl(state, state.means)

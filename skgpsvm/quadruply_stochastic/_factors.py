@@ -36,7 +36,7 @@ def chevron(bases, rows, index, precision, n_dense):
         return below * torch.cat([apply(part) for apply, part in parts])
 
     def product(p):
-        total = bases.prior_share(p, *rows.shard)
+        total = bases.prior_product(p, *rows.shard)
         for at, *_, values, f in bases.passes(rows, p):
             total += ((precision[at].repeat_interleave(k, 1) * f).to(values).T @ values).double()
         return below * rows.sum(total)[0]
