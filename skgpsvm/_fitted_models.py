@@ -164,8 +164,10 @@ class ModelWithBases(SparseModel):
             return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
         return KernelBases(kernel, state["theta"], state["bases"])
 
-    def with_weights(self, parts):
-        """Return a `WeightSpaceModel` with some of its fields by name."""
+    def with_weights(self, tensors):
+        """Return a `WeightSpaceModel`, given tensors of its posterior by name."""
+        parts = {name: part.cpu().numpy() for name, part in tensors.items()}
+        parts |= {"mean": None, "root": None}
         return WeightSpaceModel(**_fields(self, ModelWithBases) | parts)
 
 

@@ -22,7 +22,9 @@ START = SparseModel(2.0 * RBF(1.5), Z, (-1.0,))
 INDUCING = replace(START, mean=MEAN, root=ROOT)
 POINTS = replace(INDUCING.with_bases(rng.normal(size=(6, 2))), coef=rng.normal(size=(2, 6)))
 FOURIER = replace(INDUCING.with_bases(FourierFeatures(3, 0)), coef=rng.normal(size=(2, 6)))
-WEIGHTS = POINTS.with_weights({"diag": np.full((2, 6), 0.5), "columns": np.zeros((2, 6, 0))})
+WEIGHTS = POINTS.with_weights(
+    {"diag": t64(np.full((2, 6), 0.5)), "columns": t64(np.zeros((2, 6, 0)))}
+)
 
 
 @pytest.mark.parametrize(

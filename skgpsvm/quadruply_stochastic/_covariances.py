@@ -119,7 +119,7 @@ class ChevronSum:
         if not k:
             return diag
         dense = state.coef[c:].view(c, k, self.bases.size).diagonal(dim1=1, dim2=2)
-        return torch.where(index < k, dense[:, index.clamp_max(max(k - 1, 0))], diag)
+        return torch.where(index < k, dense[:, index.clamp_max(k - 1)], diag)
 
     def posterior(self, state):
         c, k = len(state.mean_precision), self.n_dense

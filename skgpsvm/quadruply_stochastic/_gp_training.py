@@ -23,14 +23,7 @@ from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._factors import chevron
-from ._step_runs import (
-    STEP_OPTIONS,
-    STEP_USES,
-    STEPS,
-    by_steps,
-    run_steps,
-)
-from ._step_state import StochasticState
+from ._step_runs import STEP_OPTIONS, STEP_USES, STEPS, by_steps, run_steps
 from ._stochastic import StochasticSteps
 
 SOLVERS = {
@@ -163,7 +156,7 @@ def _in_weight_space(model, solve, state, estimator, left_out):
     parts = {"diag": diag, "columns": columns}
     if estimator.augment:
         parts |= _augmentation(rows, precision)
-    model = _with_weight_posterior(model, parts)
+    model = model.with_weights(parts)
     value = elbo(model.posterior(rows.device), solve.likelihood.likelihood, rows)
     return model, Summary(value.item(), left_out)
 
@@ -176,12 +169,6 @@ def _augmentation(rows, precision):
     X = torch.cat([rows.take(at)[0].double() for at in rows.chunks()])
     X, precision = rows.collect(X, precision)
     return {"rows": X, "row_precisions": precision.T.contiguous()}
-
-
-def _with_weight_posterior(model, parts):
-    """Return a model with a `WeightPosterior`, whose tensors are given by name."""
-    parts = {name: part.cpu().numpy() for name, part in parts.items()}
-    return model.with_weights(parts | {"mean": None, "root": None})
 
 
 class StepsStart(NamedTuple):
@@ -200,63 +187,47 @@ def take_steps(estimator, problem, first=None, *, streamed=False):
     Rows that are streamed come in addition to earlier ones, and get one pass.
     """
     start, support, rows, others, left_out = first or StepsStart(problem.start, None, problem.rows)
-    # Independent of draws by the learning, which may be resumed.
-    problem.generator.manual_seed(problem.seed)
-    passes = 1 if streamed else estimator.max_iter
-    steps = _steps(estimator, problem, start, rows, passes, streamed)
-    given, augment = start.state(rows.device), estimator.augment
-    if first:
-        state = steps.init(given["theta"], given["noise"], support)
-    else:
-        state = StochasticState.from_arrays(start.steps, rows.device)
-    # Calibration has changed the noise of predictions since the state was stored.
-    log_noise_change = given["noise"] - state.noise
+    n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
+    given, limits, log_noise_change = start.state(rows.device), None, 0.0
+    if not streamed and estimator._solver().learn_hyperparameters:
+        limits = _hyperparameter_limits(start, estimator._noise_model, given["noise"])
+    if start.steps is not None:
+        # Calibration has changed the noise of predictions since the state was stored.
+        log_noise_change = given["noise"] - torch.as_tensor(start.steps["noise"]).to(given["noise"])
 
-    def fitted(state):
+    def fitted(steps, state):
         parts = steps.posterior(state)
         learned = {"theta": state.theta, "noise": state.noise + log_noise_change}
         if estimator.covariance == "nystroem":
             solved = start.at(learned | parts)
             return solved if others is None else _calibrated_on(estimator, solved, others)
-        if augment:
-            precision = steps.bound.sites(rows.targets, state.auxiliary)[1].double()
-            precision = rows.weights.double()[:, None] * precision
-            parts |= _augmentation(rows, precision)
-        if augment and streamed:
+        if estimator.augment:
+            parts |= _augmentation(rows, steps.row_precisions(state))
+        if estimator.augment and streamed:
             for name, axis in (("rows", 0), ("row_precisions", 1)):
-                before = torch.as_tensor(getattr(start, name)).to(parts[name])
-                parts[name] = torch.cat([before, parts[name]], axis)
-        return _with_weight_posterior(start.at(learned), parts)
+                parts[name] = torch.cat([given[name], parts[name]], axis)
+        return start.at(learned).with_weights(parts)
 
-    options = {"left_out": left_out, "streamed": streamed}
-    return run_steps(problem, steps, state, passes, fitted, **options)
-
-
-def _steps(estimator, problem, model, rows, passes, streamed):
-    """Return the `StochasticSteps` over some rows."""
-    n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
-    solver, limits = estimator._solver(), None
-    if not streamed and solver.learn_hyperparameters:
-        limits = _hyperparameter_limits(model, estimator._noise_model, rows.device)
-    return StochasticSteps(
-        estimator._make_likelihood(),
-        model.mean_bases(rows.device),
-        model.basis(rows.device),
+    return run_steps(
+        StochasticSteps,
+        estimator,
+        problem,
+        start,
         rows,
-        problem.generator,
-        solver,
+        support,
+        fitted,
+        left_out=left_out,
+        streamed=streamed,
         n_dense=n_dense[estimator.covariance],
-        passes=passes,
         limits=limits,
     )
 
 
-def _hyperparameter_limits(model, noise_model, device):
+def _hyperparameter_limits(model, noise_model, noise):
     """Return bounds of theta and the noise's logarithms, (k, 2); None if nothing is free."""
-    noise = model.state(device)["noise"]
     free = torch.stack([noise - _MAX_LOG_NOISE_CHANGE, noise + _MAX_LOG_NOISE_CHANGE], 1)
     free = free.clamp(*noise_model.limits((-math.inf, math.inf)))
-    limits = torch.cat([theta_bounds(model.kernel, device), free])
+    limits = torch.cat([theta_bounds(model.kernel, noise.device), free])
     return limits if len(limits) else None
 
 

@@ -225,13 +225,9 @@ class RelevanceSweeps(Stage):
     def moments(self, state, rows):
         """Return latent means and variances (b, c), targets and weights of other rows."""
         parts = []
-        bases = self._bases(state)
-        for index in bases.chunks(rows):
-            X, y, weights = rows.take(index)
-            values = bases.values(X)
+        for _, _, y, weights, values, mean in self._bases(state).passes(rows, state.coef):
             y = y.double() if y.is_floating_point() else y
-            moments = values @ state.coef.T, self._variances(state, values)
-            parts.append((*moments, y, weights.double()))
+            parts.append((mean, self._variances(state, values), y, weights[:, 0]))
         return rows.collect(*map(torch.cat, zip(*parts, strict=True)))
 
     # Parts of a sweep

@@ -44,6 +44,8 @@ class RelevanceSteps(StochasticSteps):
     Source: Evans and Nair, section 4.
     """
 
+    state_class = RelevanceStepsState
+
     def __init__(self, *args, threshold, **options):
         super().__init__(*args, **options)
         self._threshold, self._n_dense = threshold, options["n_dense"]
@@ -91,9 +93,14 @@ class RelevanceSteps(StochasticSteps):
         scale = share / (data + state.precisions[:, coordinates])
         return (values * scale[:, None]) @ values.T
 
+    def _update_coefficients(self, state, estimates, linear, precision):
+        at = super()._update_coefficients(state, estimates, linear, precision)
+        if state.n_steps >= self._n_first_steps:
+            self._learn_prior(state, at)
+        return at
+
     def _learn_prior(self, state, at):
-        if state.n_steps < self._n_first_steps:
-            return
+        """Move the logarithms of the precisions at an index towards the maximum of the bound."""
         c, k = len(state.precisions), self._covariance.n_dense
         columns = state.coef[c:, at].view(c, k, len(at)).square().sum(1)
         squares = state.coef[:c, at].square() + columns

@@ -19,13 +19,8 @@ from .._torch_kernels import theta_bounds
 from .._validation import check_kernel
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._relevance import BiasedDictionary, HeldOutFit, RelevanceSweeps
-from ._relevance_steps import RelevanceSteps, RelevanceStepsState
-from ._step_runs import (
-    STEP_OPTIONS,
-    STEP_USES,
-    by_steps,
-    run_steps,
-)
+from ._relevance_steps import RelevanceSteps
+from ._step_runs import STEP_OPTIONS, STEP_USES, by_steps, run_steps
 
 _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # Factors of the length scales that cross-validation compares. The evidence cannot choose: with a
@@ -246,32 +241,25 @@ def take_rvm_steps(
     start of the problem is continued. Streamed rows come in addition to earlier ones, and get one
     pass.
     """
-    rows, solver, start = problem.rows, estimator._solver(), model or problem.start
-    problem.generator.manual_seed(problem.seed)
-    passes = 1 if streamed else estimator.max_iter
-    if model is None:
-        state = RelevanceStepsState.from_arrays(start.steps, rows.device)
-        start = start.at(state)
-    given = start.state(rows.device)
-    steps = RelevanceSteps(
-        estimator._make_likelihood(),
-        start.mean_bases(rows.device),
-        start.basis(rows.device),
+    rows, start = problem.rows, model or problem.start
+    given, solver = start.state(rows.device), estimator._solver()
+
+    def fitted(steps, state):
+        return start.at(state.as_dict() | steps.posterior(state))
+
+    return run_steps(
+        RelevanceSteps,
+        estimator,
+        problem,
+        start,
         rows,
-        problem.generator,
-        solver,
+        support,
+        fitted,
+        streamed=streamed,
         n_dense=estimator.n_dense_columns if estimator.covariance == "chevron" else 0,
-        passes=passes,
         limits=None if streamed else _limits(solver, start, given, noise_bounds),
         threshold=estimator.relevance_threshold,
     )
-    if model is not None:
-        state = steps.init(given["theta"], given["noise"], support)
-
-    def fitted(state):
-        return start.at(state.as_dict() | steps.posterior(state))
-
-    return run_steps(problem, steps, state, passes, fitted, streamed=streamed)
 
 
 def _limits(solver, model, given, noise_bounds):

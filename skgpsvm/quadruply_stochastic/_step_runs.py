@@ -30,18 +30,43 @@ def refuse_known_noise(estimator, noise_variance, solver):
         )
 
 
-def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
-    """Run passes of steps from a state; return the `Fitted`, with estimates of the ELBO as curve.
+def run_steps(
+    kind,
+    estimator,
+    problem,
+    start,
+    rows,
+    support,
+    fitted,
+    *,
+    left_out=None,
+    streamed=False,
+    **options,
+):
+    """Run passes of steps over rows; return the `Fitted`, with estimates of the ELBO as curve.
 
-    ``fitted`` takes the state and returns the fitted model. ``left_out`` is that of the `Summary`.
-    If ``streamed``, the rows come in addition to earlier ones.
+    ``kind`` is `StochasticSteps` or a subclass, and ``options`` are arguments that only it has. The
+    steps begin at the model ``start`` with ``support`` rows (p, d); without these, they continue
+    those of the fitted model ``start``. ``fitted`` takes the steps and their state, and returns the
+    fitted model. ``left_out`` is that of the `Summary`. If ``streamed``, the rows come in addition
+    to earlier ones, and get one pass.
     """
+    # Independent of draws by the learning, which may be resumed.
+    problem.generator.manual_seed(problem.seed)
+    device, passes = rows.device, 1 if streamed else estimator.max_iter
+    parts = estimator._make_likelihood(), start.mean_bases(device), start.basis(device), rows
+    steps = kind(*parts, problem.generator, estimator._solver(), passes=passes, **options)
+    if support is None:
+        state = kind.state_class.from_arrays(start.steps, device)
+    else:
+        given = start.state(device)
+        state = steps.init(given["theta"], given["noise"], support)
     steps.begin(state, more=streamed)
 
     def evaluate(state):
-        return [fitted(state)], [Summary(state.objective, left_out)]
+        return [fitted(steps, state)], [Summary(state.objective, left_out)]
 
     curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
     steps.check(state)
-    model = replace(fitted(state), steps=state.to_arrays())
+    model = replace(fitted(steps, state), steps=state.to_arrays())
     return Fitted(model, curve, Summary(state.objective, left_out))

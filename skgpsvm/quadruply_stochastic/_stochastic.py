@@ -52,15 +52,16 @@ class StochasticSteps(Stage):
     ``passes``. A rate of "sgd" that is not given is a fraction of the inverse of the largest
     eigenvalue, which is estimated on the support rows.
 
-    ``limits`` (t + s, 2) are bounds of
-    theta and of the logarithms of the noise. If given, both are learned by Adam, with a step every
-    10 minibatches after the first tenth of all steps. Between these steps all estimates use the
-    same hyperparameters. The control variates use those of some steps ago, since to renew them
-    takes all basis functions.
+    ``limits`` (t + s, 2) are bounds of theta and of the logarithms of the noise. If given, both are
+    learned by Adam, with a step every 10 minibatches after the first tenth of all steps. Between
+    these steps all estimates use the same hyperparameters. The control variates use those of some
+    steps ago, since to renew them takes all basis functions.
 
     Source: Evans and Nair, sections 3 and 4. Departs from the source: by default the linear term is
     split, the control variate interpolates, and steps have a constant size with an average.
     """
+
+    state_class = StochasticState
 
     def __init__(
         self, likelihood, bases, basis, rows, generator, solver, *, n_dense, passes, limits=None
@@ -88,11 +89,8 @@ class StochasticSteps(Stage):
         c, M, k = self.bound.n_latents, self.bases.size, self._covariance.n_dense
         zeros = support.new_zeros
         coef = zeros(c * (1 + k), M)
-        every = torch.arange(M, device=support.device)
-        prior = self.bases.prior_diag(every).expand(c, -1)
-        for j in range(c):
-            first = c + j * k
-            coef[range(first, first + k), range(k)] = prior[j, :k].rsqrt()
+        prior = self.bases.prior_diag(torch.arange(k, device=support.device))
+        coef[c:].view(c, k, M).diagonal(dim1=1, dim2=2)[:] = prior.rsqrt()
         state = StochasticState(
             theta=theta,
             noise=noise,
@@ -129,13 +127,13 @@ class StochasticSteps(Stage):
         state.first_step = state.n_steps
         self._restart_average(state)
         state.auxiliary = self._initial_auxiliary(state)
-        (total,) = self.rows.sum(sum(self._precision_of(state, i) for i in self.rows.chunks()))
-        state.mean_precision = total / self.rows.total_weight
+        (precision,) = self.rows.sum(self.row_precisions(state).sum(0))
+        state.mean_precision = precision / total
 
-    def _precision_of(self, state, index):
-        """Return the weighted sum of the precisions of this rank's rows at an index, (c,)."""
-        precision = self.bound.sites(self.rows.targets[index], state.auxiliary[index])[1]
-        return self.rows.weights[index].double() @ precision.double()
+    def row_precisions(self, state):
+        """Return the site precisions of this rank's rows, times their weights, (n, c)."""
+        precision = self.bound.sites(self.rows.targets, state.auxiliary)[1].double()
+        return self.rows.weights.double()[:, None] * precision
 
     def step(self, state):
         """Take one pass of minibatches; the objective is the mean of the ELBO's estimates."""
@@ -172,8 +170,7 @@ class StochasticSteps(Stage):
         value = rows_term(f_i, f_j, var, linear, precision)
         prior = prior_term(self.bases, *estimates.draws, state.coef[:c])
         value = value + prior / self.rows.n_shards
-        at = self._update_coefficients(state, estimates, linear, precision)
-        self._learn_prior(state, at)
+        self._update_coefficients(state, estimates, linear, precision)
         optimal = self._optimal_auxiliary(y, estimates.f, var)
         weight = max(1 / (state.n_passes + 1), self.bound.min_auxiliary_weight)
         state.auxiliary[index] = auxiliary.lerp(optimal.to(auxiliary), weight)
@@ -237,7 +234,7 @@ class StochasticSteps(Stage):
 
     def _row_multiplicity(self, state, weights):
         """Return how many rows each row of a minibatch represents, (b, 1)."""
-        share = state.n_seen / self.rows.total_weight * len(self.rows) / max(len(weights), 1)
+        share = state.n_seen / self.rows.total_weight * self.rows.scale_of(weights)
         return share * weights.double()[:, None]
 
     def _initial_auxiliary(self, state):
@@ -452,9 +449,6 @@ class StochasticSteps(Stage):
                     gradient += left.T @ this.support.double()
             gradients.append(0.5 * this.scale * gradient)
         return gradients
-
-    def _learn_prior(self, state, at):
-        """Do nothing: the prior of the weights is fixed."""
 
 
 def with_columns(values, k, axis=0):
