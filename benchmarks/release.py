@@ -48,6 +48,7 @@ PARTS = {
     "batch queries": "batch_queries --jobs 1",
     "intervals": "intervals",
     "sets of classes": "class_sets",
+    "class weights": "class_weights",
     "local variances": "local_variances --jobs 1",
     "relevance vectors": "relevance_steps",
     "bands": "additive_coverage --jobs 1",

@@ -205,6 +205,41 @@ class ArgmaxProbabilities(ClassProbabilities):
         return np.eye(latents.shape[-1])[latents.argmax(-1)]
 
 
+class WeightedProbabilities(ClassProbabilities):
+    r"""Class probabilities times weights of the classes (n_classes,), normalized.
+
+    Where a class has c times its share of the training rows, its posterior odds are c times as
+    large, and nothing else about the classes changes. Source: Elkan (2001), theorem 2.
+    """
+
+    def __init__(self, probabilities, class_weight):
+        self._probabilities, self._class_weight = probabilities, class_weight
+        self.spread = probabilities.spread
+
+    def of_moments(self, mean, var):
+        log_p = self._probabilities.of_moments(mean, var).log_p
+        log_p = reweighted(log_p, self._class_weight)
+        scores = log_p[:, 1:] - log_p[:, :1] if log_p.shape[1] == 2 else log_p
+        return Predictive(scores, log_p, log_p.exp())
+
+    def of_latents(self, latents):
+        weighted = self._probabilities.of_latents(latents) * self._class_weight
+        return weighted / weighted.sum(-1, keepdims=True)
+
+
+def weighted_probabilities(probabilities, class_weight):
+    """Return `ClassProbabilities` times weights of the classes, or the same for equal weights."""
+    if (class_weight == class_weight[0]).all():
+        return probabilities
+    return WeightedProbabilities(probabilities, class_weight)
+
+
+def reweighted(log_p, class_weight):
+    """Return log probabilities (..., n_classes) of classes with other weights, (n_classes,)."""
+    weights = log_p.new_tensor(class_weight).clamp_min(torch.finfo(log_p.dtype).tiny)
+    return (log_p + weights.log()).log_softmax(-1)
+
+
 def pseudo_likelihood_probabilities(probability, temperature, spread, intercept):
     """Return the `ClassProbabilities` of a Bayesian SVM by its parameter ``probability``."""
     if probability == "argmax":

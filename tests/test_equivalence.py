@@ -346,15 +346,6 @@ def test_integer_weights_are_repeated_rows_for_the_whole_fit(n_classes):
     assert a.temperature_ == pytest.approx(b.temperature_, rel=1e-6)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_class_weights_are_sample_weights(n_classes):
-    X, y = ring(40, n_classes)
-    settings = {"n_inducing": 8, "random_state": 0, "optimizer": None}
-    a = BayesianSVC(class_weight={0: 3.0, 1: 0.5}, **settings).fit(X, y)
-    b = BayesianSVC(**settings).fit(X, y, sample_weight=np.array([3.0, 0.5, 1.0])[y])
-    np.testing.assert_array_equal(a.predict_proba(X), b.predict_proba(X))
-
-
 def test_float32_and_float64_agree():
     X, y = ring(60, 3)
     settings = {"inducing_points": X[:10], "optimizer": None}

@@ -42,7 +42,6 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import all_estimators, check_random_state
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpsvm
@@ -733,22 +732,6 @@ def test_read_only_memmap_is_never_copied_whole(tmp_path, monkeypatch):
 
 
 # Weights
-
-
-@modes
-def test_class_weights_are_sample_weights(mode):
-    X, y = blobs()
-    factors = np.array([1.0, 3.0, 0.5])
-    by_class = quick(**mode, class_weight=dict(enumerate(factors))).fit(X, y)
-    assert_same_bits(by_class, quick(**mode).fit(X, y, factors[y]), X)
-
-
-def test_balanced_weights_are_sample_weights():
-    X, y = blobs()
-    y = np.minimum(y, 1)
-    balanced = quick(class_weight="balanced").fit(X, y)
-    weighted = quick().fit(X, y, compute_sample_weight("balanced", y))
-    assert_allclose(balanced.predict_proba(X), weighted.predict_proba(X), atol=1e-12)
 
 
 def test_weight_zero_removes_a_class():

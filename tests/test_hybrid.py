@@ -968,7 +968,8 @@ def test_error_of_a_module_has_a_note_with_the_shape_of_its_batch():
 @pytest.mark.parametrize("head", [HybridBayesianSVC, HybridSVGPClassifier])
 def test_torch_module_gives_the_logits_of_the_probabilities(head, n_classes):
     X, y = blobs(n_classes=n_classes)
-    model = head(n_inducing=8, max_iter=3, dtype="float64", random_state=0).fit(X, y)
+    settings = {"n_inducing": 8, "max_iter": 3, "dtype": "float64", "random_state": 0}
+    model = head(class_weight={1: 3.0}, **settings).fit(X, y)
     module = model.to_torch()
     assert not module.training
     p = module(torch.from_numpy(X)).softmax(1)

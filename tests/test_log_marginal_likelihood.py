@@ -182,6 +182,15 @@ def test_elbo_of_classes_is_slightly_below_the_evidence():
     assert 0 < gap < 0.1
 
 
+def test_class_weights_of_the_next_fit_do_not_change_the_model():
+    X, y = problem()
+    labels = labels_of(y, 2)
+    model = SVGPClassifier(KERNEL, n_inducing=8, optimizer=None, random_state=0).fit(X, labels)
+    before = model.predict_proba(X)
+    model.set_params(class_weight={0: 5.0, 1: 1.0}).log_marginal_likelihood(X=X, y=labels)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
 def test_errors_and_absence():
     X, y = problem()
     model = fitted(KERNEL, X, y)

@@ -166,6 +166,59 @@ def test_log_probabilities_are_finite_and_those_of_the_probabilities(kind, n_cla
         clone(model).predict_log_proba(X)
 
 
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_class_weights_multiply_probabilities(kind, n_classes):
+    X, y = ring(30, n_classes)
+    plain, factors = few(kind, X, y), np.array([0.5, 3.0, 1.0])[:n_classes]
+    model = few(kind, X, y, class_weight=dict(enumerate(factors)))
+    assert_array_equal(model.class_weight_, factors)
+    assert_array_equal(model.latent_mean_and_variance(X), plain.latent_mean_and_variance(X))
+
+    def weighted(p):
+        return p * factors / (p * factors).sum(-1, keepdims=True)
+
+    p = model.predict_proba(X)
+    assert_allclose(p, weighted(plain.predict_proba(X)), rtol=1e-10)
+    assert_array_equal(model.predict(X), p.argmax(1))
+    scores = model.decision_function(X)
+    difference = scores if n_classes == 2 else scores[:, 1] - scores[:, 0]
+    assert_allclose(difference, np.log(p[:, 1] / p[:, 0]), atol=1e-10)
+    draws = model.sample_latent(X, 2)
+    given = model.predict_proba_from_latent(draws)
+    assert_allclose(given, weighted(plain.predict_proba_from_latent(draws)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [BayesianSVC, EPClassifier, SVGPClassifier])
+def test_balanced_classes_without_signal_are_near_chance(kind):
+    # Rows weighted by class would look like copies, and thus like signal: the loss was 2 to 3.5.
+    random_state = np.random.RandomState(0)
+    X, y = random_state.randn(600, 4), (random_state.rand(600) < 0.1).astype(int)
+    model = kind(class_weight="balanced", random_state=0).fit(X[:200], y[:200])
+    log_p = model.predict_log_proba(X[200:])
+    loss = -np.mean([log_p[y[200:] == label, label].mean() for label in (0, 1)])
+    assert loss < 0.8
+
+
+def test_conformal_sets_follow_class_weights():
+    X, y = ring(120, 2)
+    plain, model = (few(SVGPClassifier, X, y, class_weight=w) for w in (None, {0: 1.0, 1: 20.0}))
+    for fit in (plain, model):
+        held = fit.predict_set(X, 0.9, method="conformal")[np.arange(len(X)), y]
+        assert held.mean() >= 0.88
+    odds = [np.expm1(fit._left_out.scores) for fit in (plain, model)]  # against the true class
+    ratios = np.repeat([1 / 20, 20], np.bincount(y)[::-1])
+    assert_allclose(np.sort(odds[1] / odds[0], axis=None), ratios, rtol=1e-10)
+
+
+def test_class_of_weight_zero_without_rows_has_finite_log_probabilities():
+    X, y = ring(60, 3)
+    model = SVGPClassifier(n_inducing=8, class_weight={2: 0.0}, random_state=0)
+    model.partial_fit(X, y, classes=[0, 1, 2])
+    assert (model.predict_proba(X)[:, 2] < 1e-100).all()
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
 @pytest.mark.parametrize("factor", [1e-20, 1e-16, 1e6])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("kind", [BayesianSVC, EPClassifier, SVGPClassifier])

@@ -668,17 +668,6 @@ def test_probabilities_of_rare_classes(kind, n):
     assert own <= excess(y.mean()) + 1e-4  # this is optimal without signal
 
 
-def test_class_weights_multiply():
-    data, y = ring(60, 2)
-    fits = [
-        QSRVMClassifier(RBF(1.0, "fixed"), class_weight=weight, random_state=0).fit(
-            data, y, sample_weight=rows
-        )
-        for weight, rows in (({1: 3.0}, None), (None, 1 + 2.0 * (y == 1)))
-    ]
-    assert_array_equal(*(fit.predict_proba(data) for fit in fits))
-
-
 # Conventions of all estimators
 
 

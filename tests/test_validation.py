@@ -1,5 +1,7 @@
 """Validation of parameters, labels, weights and targets; predictions in chunks."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_equal, weighted_rows
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight
 
 from skgpsvm import _data
 from skgpsvm._estimators import GPClassifier, GPRegressor
@@ -62,24 +64,37 @@ def test_weights_that_are_no_array_are_refused(sample_weight):
         check_weights(sample_weight, np.zeros((3, 2)))
 
 
-@pytest.mark.parametrize("class_weight", ["balanced", {0: 2.0, 1: 0.5, 2: 3.0}, {1: 4.0}])
-def test_class_weights_multiply_sample_weights(class_weight):
+@pytest.mark.parametrize(
+    "class_weight", [None, {0: 2.0, 1: 0.5, 2: 3.0}, {1: 4}, {0: 1, 1: 4.0, 2: 1, 7: 2.0}]
+)
+def test_class_weights_leave_the_weights_of_rows(class_weight):
     X, y, weights = weighted_rows()
-    y_used, used = y[weights > 0], weights[weights > 0]
-    if class_weight == "balanced":
-        totals = np.bincount(y_used, used)
-        factors = used.sum() / (3 * totals)
-    else:
-        factors = np.array([class_weight.get(label, 1.0) for label in range(3)])
-    _, _, got, _ = Stub(class_weight=class_weight)._check_training_data(X, y, weights)
-    # There is one product and one quotient; rows of weight 0 are left out.
-    assert_allclose(got, (weights * factors[y])[weights > 0], rtol=1e-14)
+    stub = Stub(class_weight=class_weight)
+    _, _, got, _ = stub._check_training_data(X, y, weights)
+    assert_array_equal(got, weights[weights > 0])
+    expected = [(class_weight or {}).get(label, 1.0) for label in range(3)]
+    assert_array_equal(stub.class_weight_, np.array(expected))
 
 
-def test_balanced_weights_are_scikit_learn_s_for_unit_weights():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_balanced_weights_are_scikit_learn_s(weighted):
+    X, y, weights = weighted_rows()
+    weights = weights if weighted else None
+    stub = Stub(class_weight="balanced")
+    stub._check_training_data(X, y, weights)
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=y, sample_weight=weights)
+    assert_allclose(stub.class_weight_, expected, rtol=1e-14)
+
+
+def test_balanced_class_without_rows_has_weight_one():
     X, y, _ = weighted_rows()
-    _, _, got, _ = Stub(class_weight="balanced")._check_training_data(X, y, None)
-    assert_allclose(got, compute_sample_weight("balanced", y), rtol=1e-14)
+    stub = Stub(class_weight="balanced")
+    stub._check_training_data(X, y, (y != 1).astype(float), classes=[0, 1, 2])
+    counts = np.bincount(y)
+    assert_allclose(
+        stub.class_weight_,
+        [counts[[0, 2]].mean() / counts[0], 1, counts[[0, 2]].mean() / counts[2]],
+    )
 
 
 def test_weights_given_are_left_alone():
@@ -150,6 +165,7 @@ def test_class_weight_zero_removes_a_class():
     [
         ({0: -1, 1: 1, 2: 1}, "must be finite and not negative"),
         ({0: np.nan, 1: 1, 2: 1}, "must be finite and not negative"),
+        ({0: "2", 1: 1, 2: 1}, "must be finite and not negative"),
         ({0: 1, 7: 1}, r"has \[7\], which are not among the classes \[0, 1, 2\]"),
         ("equal", "class_weight"),
         ([1, 2, 3], "class_weight"),
@@ -166,10 +182,8 @@ def test_class_weights_of_classes_that_a_batch_lacks_are_fine():
     stub = Stub(class_weight={2: 5.0})
     stub._check_training_data(X, y, None)
     first = y != 2
-    _, _, weights, _ = stub._check_training_data(
-        X[first], y[first], None, classes=stub.classes_, reset=False
-    )
-    assert_array_equal(weights, np.ones(first.sum()))
+    stub._check_training_data(X[first], y[first], None, classes=stub.classes_, reset=False)
+    assert_array_equal(stub.class_weight_, [1, 1, 5])
 
 
 # Labels
@@ -218,11 +232,11 @@ def test_checking_without_reset_changes_nothing():
     X, y, _ = weighted_rows()
     stub = Stub()
     stub._check_training_data(X, y, None)
-    before = dict(vars(stub))
+    before = pickle.dumps(vars(stub))
     with pytest.raises(ValueError, match="expecting 3 features"):
         stub._check_training_data(X[:, :2], y, None, classes=stub.classes_, reset=False)
     stub._check_training_data(X, y, None, classes=stub.classes_, reset=False)
-    assert vars(stub) == before
+    assert pickle.dumps(vars(stub)) == before
 
 
 # Device and dtype

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
 from typing import Literal, Self
 
 import numpy as np
 from scipy.special import xlogy
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,7 +17,13 @@ from .._data import class_order, evenly_spaced, merged_rows
 from .._distributed import check_equal, gather, raise_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
-from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
+from .._predictive import (
+    LeftOut,
+    LikelihoodProbabilities,
+    classification_sites,
+    reweighted,
+    weighted_probabilities,
+)
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
 from .._validation import check_choice, check_labels, check_level, kind_of_labels, refuse_missing
 from ..likelihoods import Ordinal
@@ -45,6 +51,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     # Fitted attributes
     classes_: np.ndarray
+    class_weight_: np.ndarray
 
     @all_or_nothing
     def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -124,7 +131,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return stream(self, X, y, sample_weight, classes=classes)
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
-        """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
+        """`merged_rows` with class codes as targets; sets ``class_weight_``.
+
+        Where ``reset``, it also sets ``classes_``.
+        """
         with raise_on_all_ranks():
             if len(shape := getattr(y, "shape", ())) == 2 and shape[1] > 1:
                 raise ValueError(
@@ -151,8 +161,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             classes = self.classes_
         check_equal({"classes": None if classes is None else np.unique(classes).tolist()})
         present = _labels(y[weights > 0])
-        if self.class_weight is not None:
-            weights = weights * _class_factors(self.class_weight, y, weights, present, classes)
+        labels = present if classes is None else np.union1d(present, classes)
+        by_label = _class_weights(self.class_weight, labels, y, weights)
+        if not all(by_label.values()):
+            weights = weights * [by_label.get(label, 1.0) > 0 for label in y.tolist()]
             present = _labels(y[weights > 0])
         if reset:
             known = present if classes is None else np.unique(classes)
@@ -170,6 +182,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, those of "
                 f"the first call: {', or '.join(ways)}."
             )
+        self.class_weight_ = np.array([by_label[label] for label in self.classes_.tolist()], float)
         y = y if len(y) else y.astype(self.classes_.dtype)
         X, codes, weights, origin = merged_rows(X, np.searchsorted(self.classes_, y), weights)
         if reset:
@@ -209,6 +222,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         n_classes, tempering = len(self.classes_), self._tempering
         tempered_by = tempering.power, tempering.log_frequencies
         return LikelihoodProbabilities(self._fitted_likelihood(), n_classes, *tempered_by)
+
+    def _weighted_probabilities(self):
+        """Return the `ClassProbabilities` of predictions, which follow ``class_weight``."""
+        return weighted_probabilities(self._class_probabilities(), self.class_weight_)
 
     def _fitted_likelihood(self):
         """Return the likelihood of the fitted model."""
@@ -255,6 +272,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _scores(self, log_p, targets, weights, streamed=False):
         """Return the `LeftOut` log losses of at most 3,000 rows, earlier ones included."""
+        log_p = reweighted(log_p, self.class_weight_)
         found = LeftOut.of_classes(*at_most_left_out(log_p, targets, weights))
         return self._left_out.joined(found) if streamed and self._left_out else found
 
@@ -275,7 +293,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def _map_predictive(self, function, X):
         """Apply a function of the `Predictive` to chunks of rows of ``X``."""
         check_is_fitted(self)
-        of_moments = self._class_probabilities().of_moments
+        of_moments = self._weighted_probabilities().of_moments
         return self._map_moments(lambda *moments: function(of_moments(*moments)), X)
 
     def predict_proba(self, X: MatrixLike) -> np.ndarray:
@@ -393,7 +411,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
                 "as that of sample_latent's."
             )
-        return self._class_probabilities().of_latents(latents)
+        return self._weighted_probabilities().of_latents(latents)
 
     def sample_proba(
         self, X: MatrixLike, n_samples: int = 1, random_state: RandomStateLike = 0
@@ -421,33 +439,35 @@ def _labels(y):
     return np.unique(np.concatenate(parts or [y]))
 
 
-def _class_factors(class_weight, y, weights, present, classes):
-    """Return the factor of each row by ``class_weight``, (n,); weight 0 counts as absent."""
-    if not (isinstance(class_weight, dict) or class_weight == "balanced"):
+def _class_weights(class_weight, labels, y, weights):
+    """Return the weights of the labels by ``class_weight``, a dict of floats.
+
+    Labels that it does not name, and balanced ones without rows, have the weight 1.
+    """
+    by_label = dict.fromkeys(labels.tolist(), 1.0)
+    if isinstance(class_weight, dict):
+        strangers = [label for label in class_weight if label not in by_label]
+        if strangers and not class_weight.keys() >= by_label.keys():
+            raise ValueError(
+                f"class_weight has {strangers}, which are not among the classes {[*by_label]}. Use "
+                "the labels of y as keys."
+            )
+        by_label = {label: class_weight.get(label, weight) for label, weight in by_label.items()}
+    elif isinstance(class_weight, str) and class_weight == "balanced":
+        used = weights > 0
+        own = np.searchsorted(labels, y[used]) if used.any() else []
+        totals = sum(gather(np.bincount(own, weights[used], len(labels))))
+        seen = totals > 0
+        balanced = totals[seen].mean() / totals[seen]
+        by_label |= dict(zip(labels[seen].tolist(), balanced.tolist(), strict=True))
+    elif class_weight is not None:
         raise ValueError(
             f"class_weight={class_weight!r} must be a dict of classes to numbers, "
             "'balanced', or None."
         )
-    used = weights > 0
-    own = y[used] if used.any() else present[:0]
-    totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))
-    labels = present
-    if isinstance(class_weight, dict):
-        labels = labels if classes is None else np.union1d(labels, classes)
-        known = labels.tolist()
-        strangers = [label for label in class_weight if label not in known]
-        if strangers and not class_weight.keys() >= set(known):
+    for weight in by_label.values():
+        if not (isinstance(weight, Real) and 0 <= weight < np.inf):
             raise ValueError(
-                f"class_weight has {strangers}, which are not among the classes {known}. Use the "
-                "labels of y as keys."
+                f"class_weight={class_weight!r} must be finite and not negative for any class."
             )
-    by_class = compute_class_weight(
-        class_weight, classes=labels, y=present, sample_weight=sum(gather(totals))
-    )
-    if not (np.isfinite(by_class) & (by_class >= 0)).all():
-        raise ValueError(
-            f"class_weight={class_weight!r} must be finite and not negative for any class."
-        )
-    factors = np.ones(len(y))
-    factors[used] = by_class[np.searchsorted(labels, own)]
-    return factors
+    return by_label

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Literal, overload
 
 import numpy as np
@@ -112,9 +113,8 @@ def evidence_at(estimator, theta, eval_gradient, X, y, sample_weight, **more):
         raise ValueError(
             f"theta has shape {theta.shape}, but kernel_.theta has shape {(every.size,)}{alike}."
         )
-    X, targets, weights, _ = estimator._check_training_data(
-        X, y, sample_weight, **more, reset=False
-    )
+    checked = copy(estimator)  # class weights that were changed since the fit apply to the next one
+    X, targets, weights, _ = checked._check_training_data(X, y, sample_weight, **more, reset=False)
     options = agreed_options(estimator, X)
     rows = [
         WeightedDataset(X, part, weights, *options)

@@ -118,8 +118,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Stop when a pass changes the objective by less than this, in nats per row.
     batch_size : int, default=None
         Rows in a minibatch; None is all.
-    class_weight : dict, "balanced" or None, default=None
-        Factors of the weights of the rows of each class.
+    class_weight : dict or "balanced", default=None
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     random_state : int, RandomState instance or None, default=None
@@ -128,6 +128,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     terms_ : list of tuples of ints
         Features of each effect.
     term_names_ : list of str

@@ -101,7 +101,7 @@ class BayesianSVC(GPClassifier):
         stop when an iteration moves them by less. With more features than rows, a tenth of this
         value applies, because leave-one-out predictions need the optimum.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, inducing points and posterior of the last fit, and
         keeps kernel and points if only few rows were added (:ref:`further_rows`). Changing a
@@ -118,6 +118,8 @@ class BayesianSVC(GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel with the learned hyperparameters; a `CompoundKernel` of one per class for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"

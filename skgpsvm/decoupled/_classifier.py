@@ -85,7 +85,7 @@ class DecoupledGPClassifier(GPClassifier):
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm. Not for "sgd".
     class_weight : dict or "balanced", default=None
-        Factors of the sample weights of each class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
         continues from its whole state, and "cg" keeps what was learned if only few rows were added
@@ -103,6 +103,8 @@ class DecoupledGPClassifier(GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Sorted class labels.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         The kernel with learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)

@@ -127,7 +127,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
         stops its rounds when a step gains less than ``0.3 * tol * (n + 300)`` nats.
     class_weight : dict or "balanced", default=None
-        Factors of the sample weights, by class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the kernel and the inducing points of the last fit, and keeps
         them if only few rows were added (:ref:`further_rows`). Changing a parameter on which they
@@ -143,6 +143,8 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel with the learned hyperparameters, including the terms of the mean function. With
         more than two classes, a `CompoundKernel` of one kernel for each class.

@@ -127,7 +127,7 @@ class HybridMixin:
 
     def _torch_output(self):
         """Return the function of latent moments (b, c) whose values `to_torch` returns."""
-        return partial(log_probabilities, self._class_probabilities())
+        return partial(log_probabilities, self._weighted_probabilities())
 
     def _validated(self, X, reset, **options):
         return validated_rows(self, X, reset, **options)

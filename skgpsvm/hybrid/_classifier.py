@@ -71,7 +71,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     n_iter_no_change : int, default=5
         With ``early_stopping``, the number of epochs without improvement that ends training.
     class_weight : dict or "balanced", default=None
-        Factors of the sample weights, by class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the model of the last fit. Changing a parameter on which it
         depends, such as ``kernel``, raises an error.
@@ -86,6 +86,8 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
@@ -119,7 +121,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     """
 
     _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
-    _saved = "_likelihood", "classes_"
+    _saved = "_likelihood", "classes_", "class_weight_"
 
     # Fitted attributes
     kernel_: Kernel

@@ -85,7 +85,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     n_iter_no_change : int, default=5
         With ``early_stopping``, the number of epochs without improvement that ends training.
     class_weight : dict or "balanced", default=None
-        Factors of the sample weights, by class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the model of the last fit. Changing a parameter on which it
         depends, such as ``kernel``, raises an error.
@@ -100,6 +100,8 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
@@ -152,7 +154,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     """
 
     _rules = ParameterRules(HYBRID_USES, _FOLLOWED)
-    _saved = "classes_", "temperature_", "spread_", "intercept_"
+    _saved = "classes_", "class_weight_", "temperature_", "spread_", "intercept_"
 
     # Fitted attributes
     kernel_: Kernel

@@ -253,6 +253,7 @@ _CHECKS = {
         _is_vector(value, "O") and all(isinstance(name, str) for name in value)
     ),
     "classes_": _are_labels,
+    "class_weight_": lambda value: _is_vector(value, "f") and bool((value >= 0).all()),
     "temperature_": lambda value: _is_number(value, 0),
     "spread_": lambda value: _is_number(value, 0),
     "intercept_": lambda value: _is_vector(value, "f"),
@@ -274,6 +275,7 @@ _CONSISTENT = (
         ("intercept_", "classes_"),
         lambda intercept, classes: len(intercept) == (len(classes) if len(classes) > 2 else 1),
     ),
+    (("class_weight_", "classes_"), lambda weights, classes: len(weights) == len(classes)),
     (("_y_mean", "_y_std"), lambda mean, std: mean.shape == std.shape),
     (
         ("noise_variance_", "_y_mean", "_y_ndim"),

@@ -98,7 +98,7 @@ class QSGPClassifier(GPClassifier):
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters of the last fit, and stochastic steps also
         from its coefficients and covariance. With "cg", hyperparameters are kept if only few rows
@@ -117,6 +117,8 @@ class QSGPClassifier(GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (k, d)

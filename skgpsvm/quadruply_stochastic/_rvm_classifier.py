@@ -66,7 +66,7 @@ class QSRVMClassifier(GPClassifier):
     tol : float, default=1e-4
         Stop when a sweep prunes no function and changes the bound by less, in nats per row.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters of the last fit, and stochastic steps also
         from its weights and precisions. Changing a parameter on which these depend, such as
@@ -83,6 +83,8 @@ class QSRVMClassifier(GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel with the selected length scales.
     relevance_vectors_ : ndarray of shape (r, d)

@@ -100,7 +100,7 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         also stops when a step gains less than ``0.1 * tol`` nats per row. Smaller values take more
         passes.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Weights of the classes, which multiply predicted probabilities (:ref:`class_weights`).
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, inducing points and posterior of the last fit, and
         keeps kernel and points if only few rows were added (:ref:`further_rows`). Changing a
@@ -117,6 +117,8 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
+    class_weight_ : ndarray of shape (n_classes,)
+        Weight of each class.
     kernel_ : Kernel
         Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)
