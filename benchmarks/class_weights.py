@@ -18,9 +18,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from skgpsvm import (
     AdditiveGPClassifier,
     BayesianSVC,
-    DecoupledGPClassifier,
     EPClassifier,
-    QSGPClassifier,
     QSRVMClassifier,
     SVGPClassifier,
 )
@@ -32,8 +30,6 @@ MODELS = {
     "BayesianSVC": BayesianSVC(random_state=0),
     "SVGPClassifier": SVGPClassifier(random_state=0),
     "EPClassifier": EPClassifier(random_state=0),
-    "DecoupledGPClassifier": DecoupledGPClassifier(random_state=0),
-    "QSGPClassifier": QSGPClassifier(random_state=0),
     "QSRVMClassifier": QSRVMClassifier(random_state=0),
     "AdditiveGPClassifier": AdditiveGPClassifier(interactions=None, random_state=0),
     "logistic regression": LogisticRegression(max_iter=2000),

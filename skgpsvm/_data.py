@@ -55,6 +55,8 @@ class WeightedDataset:
         self._count()
         self.X = X if isinstance(X, Rows | CSRRows) else Rows(X)
         self._hold()
+        # (n,): whether other rows differ from a row in the target only; None if no weight needs it
+        self._has_others = self._find_others() if (self.weights > 1).any() else None
 
     def __len__(self):
         return len(self.targets)
@@ -166,11 +168,28 @@ class WeightedDataset:
 
     def _are_scattered(self):
         """Return whether most weight belongs to rows that differ from others in the target only."""
-        if not isinstance(self.X, torch.Tensor):
-            return False
-        _, group, counts = torch.unique(self.X, dim=0, return_inverse=True, return_counts=True)
-        (scattered,) = self.sum(self.weights[counts[group] > 1].sum())
+        others = self._find_others() if self._has_others is None else self._has_others
+        (scattered,) = self.sum(self.weights[others].sum())
         return 2 * scattered.item() > self.total_weight
+
+    def _find_others(self):
+        """Return for each row whether others differ from it in the target only, (n,)."""
+        if not isinstance(self.X, torch.Tensor):
+            return torch.zeros_like(self.weights, dtype=torch.bool)
+        _, group, counts = torch.unique(self.X, dim=0, return_inverse=True, return_counts=True)
+        return counts[group] > 1
+
+    @property
+    def left_out_weights(self):
+        """Weights (n,) with which rows are left out of predictions of themselves.
+
+        Copies of a row say the same, like a row of large weight, and are left out together: each
+        would predict the others. But if others differ from a row in the target only, such as
+        ratings of a few items, its weight is a number of observations, and only one is left out.
+        """
+        if self._has_others is None:
+            return self.weights
+        return torch.where(self._has_others, self.weights.clamp_max(1), self.weights)
 
     def spaced(self, max_rows):
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
@@ -288,6 +307,7 @@ class WeightedDataset:
         part.targets = self.targets[at]
         part.weights = self.weights[at].mul_(torch.as_tensor(share).to(self.weights))
         part.total_weight = part.sum(part.weights.sum())[0].item()
+        part._has_others = None if self._has_others is None else self._has_others[at]
         part._origin = None
         part._count()
         if isinstance(self.X, torch.Tensor):

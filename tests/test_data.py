@@ -317,6 +317,16 @@ def test_thinned_rows_weigh_one_on_average():
     ).are_repeated()
 
 
+def test_rows_are_left_out_with_all_weight_unless_others_differ_in_the_target():
+    X = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 1.0], [3.0, 1.0], [4.0, 1.0]])
+    weights = np.array([3.0, 0.5, 4.0, 1.0, 0.25])
+    rows = WeightedDataset(X, np.array([0, 1, 0, 1, 1]), weights, "cpu", torch.float64)
+    assert_array_equal(rows.left_out_weights, [1, 0.5, 4, 1, 0.25])
+    assert_array_equal(rows.part([0, 2], 0.5).left_out_weights, [1, 2])
+    light = WeightedDataset(X, np.zeros(5, int), weights / 4, "cpu", torch.float64)
+    assert_array_equal(light.left_out_weights, weights / 4)
+
+
 def test_rows_that_miss_the_same_values_are_alike():
     X = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 1.0], [2.0, 1.0]])
     merged_X, _, weights, origin = merged_rows(X, np.zeros(4), np.array([1.0, 2.0, 4.0, 8.0]))

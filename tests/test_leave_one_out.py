@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.leave_one_out import leave_one_out
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm.likelihoods import StudentT
+from skgpsvm.likelihoods import Gaussian, StudentT
 
 
 def refitted(make, kernel, X, y, Z, n_sweeps):
@@ -54,11 +54,13 @@ def test_left_out_moments_are_close_to_those_of_refits(make, n_sweeps, mean_fact
     assert error(var, true_var) < var_factor * error(in_var, true_var)
 
 
-def test_left_out_row_of_integer_weight_loses_one_copy(hinge):
-    X, y = ring(20, max(hinge.n_latents, 2))
-    weights = np.resize([1, 3, 2], 20)
+def test_row_that_others_contradict_loses_one_copy(hinge):
+    n_classes = max(hinge.n_latents, 2)
+    X, y = ring(20, n_classes)
+    X, y = np.tile(X, (2, 1)), np.concatenate([y, (y + 1) % n_classes])
+    weights = np.resize([1, 3, 2], 40)
     kernel, Z = 1.0 * RBF(1.0), X[:6]
-    repeated = np.repeat(np.arange(20), weights)
+    repeated = np.repeat(np.arange(40), weights)
     weighted = ascent_of(hinge, kernel, X, y, Z, weights.astype(float))
     longer = ascent_of(hinge, kernel, X[repeated], y[repeated], Z)
     a = leave_one_out(weighted, swept(weighted, 6))
@@ -67,6 +69,28 @@ def test_left_out_row_of_integer_weight_loses_one_copy(hinge):
     for of_weighted, of_repeated in zip(a[:3], b[:3], strict=True):
         # Sums are in another order.
         np.testing.assert_allclose(of_weighted[repeated], of_repeated, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("contradicted", [False, True])
+def test_left_out_rows_of_gaussian_noise_are_those_of_refits(contradicted):
+    X, labels = ring(12, 2)
+    y = labels[:, None] + X[:, :1]
+    if contradicted:
+        X, y = np.tile(X, (2, 1)), np.concatenate([y, y - 1])
+    weights = np.resize([1.0, 3.0, 2.5], len(X))
+    parts = LikelihoodSites(Gaussian(0.1), 1), 1.0 * RBF(1.0)
+
+    def fit(weights):
+        ascent = ascent_of(*parts, X, y, X[:6], weights)
+        return ascent, swept(ascent, 2)
+
+    mean, var, *_ = leave_one_out(*fit(weights))
+    for i in range(len(X)):
+        # All weight of the row is left out, or that of one observation.
+        left = np.minimum(weights, 1) if contradicted else weights
+        others = fit(weights - np.where(np.arange(len(X)) == i, left, 0))
+        m, v = moments(*others, X[i : i + 1])
+        np.testing.assert_allclose([mean[i], var[i]], [m[0], v[0]], rtol=1e-8)
 
 
 def test_row_of_tiny_weight_is_hardly_left_out(hinge):

@@ -11,7 +11,9 @@ from every_estimator import ESTIMATORS, assert_same, fitted, predictions, proble
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import ring, waves
 from sklearn.base import clone, is_classifier
+from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import log_loss
 
 import skgpsvm
 from skgpsvm import (
@@ -187,6 +189,19 @@ def test_class_weights_multiply_probabilities(kind, n_classes):
     draws = model.sample_latent(X, 2)
     given = model.predict_proba_from_latent(draws)
     assert_allclose(given, weighted(plain.predict_proba_from_latent(draws)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [BayesianSVC, EPClassifier, SVGPClassifier])
+def test_rows_passed_three_times_are_not_three_times_as_certain(kind):
+    # Each copy predicted the others, and the loss was .8 to 2.1.
+    X, y = make_classification(260, 5, flip_y=0.2, random_state=0)
+    X, y, X_new, y_new = X[:160], y[:160], X[160:], y[160:]
+    copies = np.tile(X, (3, 1)), np.tile(y, 3)
+    once, thrice = (
+        log_loss(y_new, kind(random_state=0).fit(*rows).predict_proba(X_new))
+        for rows in ((X, y), copies)
+    )
+    assert thrice < once + 0.1
 
 
 @pytest.mark.parametrize("kind", [BayesianSVC, EPClassifier, SVGPClassifier])

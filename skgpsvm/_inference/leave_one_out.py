@@ -21,7 +21,7 @@ def leave_one_out(ascent, state, left_out=None):
               v_{-n} = \tilde k + \frac{v}{1 - \beta v}.
 
     The variance removes the row's site. It is at most that of the prior, which matters where damped
-    steps do not yet hold the whole site. A row of weight above one loses one copy.
+    steps do not yet hold the whole site. The site is weighted by ``left_out_weights`` of the rows.
 
     Where an output has several latents, as noise that varies has, curvature between them is left
     out.
@@ -64,10 +64,10 @@ def _left_out(ascent, index, state, newton_root):
     sites, _, active = ascent.batch_sites(index, state)
     A, residual, y, weights = ascent.batch(index)
     c = ascent.likelihood.n_latents
-    one_copy = weights.clamp_max(1)[:, None]
+    left_weights = ascent.rows.left_out_weights[index][:, None]
 
     def dense(values):
-        return A.new_zeros(len(y), c).scatter(1, active, one_copy * values)
+        return A.new_zeros(len(y), c).scatter(1, active, left_weights * values)
 
     all_active = dense_design(A)
     v = all_active.variance(state.root)

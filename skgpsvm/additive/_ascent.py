@@ -231,16 +231,16 @@ class AdditiveAscent(Stage):
     def left_out(self, state):
         """Return targets of many rows, latent means and variances without the row, and weights.
 
-        A row of weight above one loses one copy. The row's site is removed from the marginals of
-        its latents, which is exact with Gaussian noise and a full covariance.
+        The weights that are left out are ``left_out_weights`` of the rows. A row's site is removed
+        from the marginals of its latents, which is exact with Gaussian noise and a full covariance.
         """
         rows = self._left_out_rows()
         X, gradients, precisions = self.residuals(state, rows)
         _, targets, weights = rows.take(slice(None))
         mean, var = self._row_moments(self.posteriors(state), X)
-        one = (weights.clamp_max(1) / weights)[:, None]
-        left = (1 - one * precisions * var).clamp_min(_MIN_LEFT)
-        parts = targets, mean - one * gradients * var / left, var / left, weights
+        share = (rows.left_out_weights / weights)[:, None]
+        left = (1 - share * precisions * var).clamp_min(_MIN_LEFT)
+        parts = targets, mean - share * gradients * var / left, var / left, weights
         return self.rows.collect(*parts)
 
     def _left_out_rows(self):

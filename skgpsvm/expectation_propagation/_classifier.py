@@ -64,12 +64,12 @@ class EPEvaluation(NamedTuple):
 
     evidence: float  # log evidence in nats
     # (n,): leave-one-out probits of label 1 at the rows of the fit, those of all ranks
-    cavity_probit: torch.Tensor
+    probit: torch.Tensor
     targets: torch.Tensor  # (n,): labels, 0 or 1
     weights: torch.Tensor  # (n,)
     # (n_passed,): the same probits by row as passed to this rank: repeated rows apart, NaN for rows
     # of weight 0
-    all_cavity_probits: torch.Tensor
+    all_probits: torch.Tensor
 
 
 class EPClassifier(EvidenceMixin, GPClassifier):
@@ -161,8 +161,8 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         loss of new rows it is slightly too low, since hyperparameters were learned on the same
         rows.
     loo_proba_ : ndarray of shape (n, n_classes)
-        Leave-one-out class probabilities of the rows that were last passed. For a row of weight
-        above one, a single copy is left out. NaN for rows of weight 0.
+        Leave-one-out class probabilities of the rows that were last passed. Equal rows
+        are left out together. NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         Log evidence after each iteration, or each round of "gfitc"; an estimate with minibatches.
         If the default kernel is learned, the log density of its prior is added, up to a constant.
@@ -333,10 +333,10 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         targets = torch.stack([each.targets for each in evaluations], 1)
         targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
         weights = evaluations[0].weights.double()
-        cavity_probits = torch.stack([each.cavity_probit for each in evaluations], 1)
-        found = self._tempered(log_proba(cavity_probits), targets, weights, streamed=streamed)
+        probits = torch.stack([each.probit for each in evaluations], 1)
+        found = self._tempered(log_proba(probits), targets, weights, streamed=streamed)
         tempering = found["_tempering"]
-        all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
+        all_probits = torch.stack([each.all_probits for each in evaluations], 1)
         evidences = [each.evidence for each in evaluations]
         if streamed:
             evidences.append(self.log_marginal_likelihood_value_)
@@ -345,7 +345,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
             **found,
             "loo_log_loss_": tempering.log_loss,
             "log_marginal_likelihood_value_": sum(evidences),
-            "loo_proba_": log_proba(all_cavity_probits, tempering.power).exp().cpu().numpy(),
+            "loo_proba_": log_proba(all_probits, tempering.power).exp().cpu().numpy(),
         }
 
     # Prediction
@@ -367,8 +367,9 @@ class EPClassifier(EvidenceMixin, GPClassifier):
 def _summary(propagation, state):
     """Return the `EPEvaluation` of a fitted state."""
     update, rows = propagation.site_update(state), propagation.rows
+    probits = propagation.left_out_probits(state)
     return EPEvaluation(
         propagation.evidence(state, update),
-        *rows.collect(update.cavity_probit, rows.targets, rows.weights),
-        all_cavity_probits=rows.unmerged(update.cavity_probit),
+        *rows.collect(probits, rows.targets, rows.weights),
+        all_probits=rows.unmerged(probits),
     )

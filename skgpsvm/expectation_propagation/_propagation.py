@@ -14,6 +14,7 @@ from ._tilted import SiteUpdate, TiltedMoments, ep_updates, log_likelihood
 
 # A move that undoes more than this share of the last one lowers the damping by this factor.
 _UNDONE, _DAMPING_FACTOR, _MIN_DAMPING = 0.5, 0.7, 0.05
+_MIN_RATIO = 1e-9  # of the posterior's variance to that without a row, against rounding
 _MAX_SHARE = 0.5  # of a posterior's precision that is of a single site, in `first_state`
 
 
@@ -180,6 +181,18 @@ class Propagation:
     def site_update(self, state):
         """Return the `SiteUpdate` of all rows; the state is not changed."""
         return self._updated(state, self.marginals(state))
+
+    def left_out_probits(self, state):
+        """Return the probits (n,) of label 1 at rows under the posterior without their sites.
+
+        The weights that are left out are ``left_out_weights`` of the rows.
+        """
+        mean, var, residual = self.marginals(state)
+        copies = self.rows.left_out_weights.double().clamp_min(1)
+        precision, shift = copies * state.precision, copies * state.shift
+        var_ratio = (1 - precision * var).clamp_min(_MIN_RATIO)
+        left_mean = mean + var * (precision * mean - shift) / var_ratio
+        return left_mean / (1 + residual + var / var_ratio).sqrt()
 
     def marginals(self, state):
         """Return the `_Marginals` of all rows under the posterior of a state."""

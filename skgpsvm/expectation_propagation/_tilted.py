@@ -18,8 +18,6 @@ class SiteUpdate(NamedTuple):
     shift: torch.Tensor
     # Logarithms of the scales of the current sites: the rows' terms of the log evidence
     log_site: torch.Tensor
-    # Probits of label 1 under the cavity distributions: the leave-one-out predictions
-    cavity_probit: torch.Tensor
     # Derivatives of `log_site` in the residual variances
     grad_residual: torch.Tensor
     # cavity_grad, neg_hess: First and negative second derivatives of the logarithm of the expected
@@ -72,7 +70,6 @@ def ep_updates(mean, var, residual, precision, shift, y, power=None):
         precision=tilted.precision,
         shift=tilted.shift,
         log_site=tilted.log_z + 0.5 * (fit / var_ratio - var_ratio.log()),
-        cavity_probit=tilted.probit,
         grad_residual=tilted.grad_residual,
         cavity_grad=tilted.grad,
         neg_hess=tilted.neg_hess,
@@ -95,8 +92,7 @@ class TiltedMoments:
     def __init__(self, mean, var, residual, y, power):
         total = 1 + residual + var
         std = total.sqrt()
-        self.probit = mean / std
-        z = y * self.probit
+        z = y * (mean / std)
         self.log_z = torch.special.log_ndtr(z)
         ratio, neg_hess = probit_ratios(z)
         self.grad, self.neg_hess = y * ratio / std, neg_hess / total
