@@ -152,15 +152,15 @@ class WeightedDataset:
         (squares,) = self.sum(self.weights.double().square().sum())
         return squares.item() > _MAX_WEIGHT * self.total_weight
 
-    def with_normalized_weights(self):
-        """Return these rows with weights scaled to a mean of at most one.
+    def with_normalized_weights(self, above=1.0):
+        """Return these rows with weights scaled to a mean of one if their mean is above a limit.
 
         Copies of a row have no scatter, so that the evidence would favor too little noise. The
         weights are not scaled if most of the weight belongs to rows that differ from another row
         only in the target.
         """
         mean = self.total_weight / self.n_rows
-        if mean <= 1 or self._are_scattered():
+        if mean <= above or self._are_scattered():
             return self
         part = copy(self)
         part.weights, part.total_weight = self.weights / mean, self.n_rows

@@ -80,9 +80,8 @@ class Ascents:
         distinguished from noise.
         """
         numbers = any(not (feature.n_levels or feature.constant) for feature in features)
-        heavy = rows.total_weight > DEFAULTS.mean_weight * rows.n_rows
-        changes = self.sites.conjugate and numbers and heavy
-        return rows.with_normalized_weights() if changes else rows
+        changes = self.sites.conjugate and numbers
+        return rows.with_normalized_weights(DEFAULTS.mean_weight) if changes else rows
 
     def is_exact(self, requested, rows, wide):
         """Return whether a fit ends without inducing points.

@@ -53,6 +53,7 @@ _MAX_CONVERGED_ROWS = 10_000
 # development fits of more is .2003 instead of .2035, see
 # ``doc/development/decisions/expectation_propagation.rst``.
 _MAX_ALL, _MAX_ALL_OF_CLASSES = 1000, 700
+_MAX_MEAN_WEIGHT = 2.0  # of rows while the evidence is maximized; larger weights are scaled
 _SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
 _LEARNED = where(optimizer="auto")
 _OF_LEARNING = "learn_inducing", "solver__gradient", "solver__learning_rate", "solver__rule"
@@ -287,6 +288,8 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve, sites = problem.start or sparse.initial_model(), (), {}
         sparse, model = with_kernel_of_few_rows(sparse, model)
+        # Copies of rows would be evidence of a function that follows each of them.
+        light = sparse.on(rows.with_normalized_weights(_MAX_MEAN_WEIGHT))
         if problem.start is not None and problem.learns:
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
@@ -295,10 +298,10 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
-            model, has_ended = select_start(sparse, model)
+            model, has_ended = select_start(light, model)
         solver = self._chosen_solver(rows)
         if isinstance(solver, ConvergedEP) and free and not has_ended:
-            learning = EvidenceLearning(ep_problem(sparse, model, free), self.tol)
+            learning = EvidenceLearning(ep_problem(light, model, free), self.tol)
             state = learning.init(model.state(rows.device) | sites)
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
             model, sites = model.at(state), state.sites()
