@@ -366,6 +366,15 @@ def test_targets_whose_squares_overflow_are_refused(kind):
         kind().fit(X, 1e200 * y)
 
 
+@pytest.mark.parametrize("kind", [SVGPRegressor, DecoupledGPRegressor, AdditiveGPRegressor])
+def test_targets_whose_squares_underflow_are_refused(kind):
+    X, y = waves(20)
+    with pytest.raises(ValueError, match="Squares of the differences in y underflow"):
+        kind().fit(X, np.c_[y, 1e-200 * y])
+    constant = kind().fit(X, np.full(20, 1e-200)).predict(X)
+    assert_allclose(constant, 1e-200, rtol=1e-12, atol=0)
+
+
 def test_std_and_cov_are_not_both_given():
     X, y = waves(20)
     with pytest.raises(RuntimeError, match="At most one"):

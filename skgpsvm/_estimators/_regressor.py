@@ -169,6 +169,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                     "Squares of y, times the weights, overflow in float64: scale them down."
                 )
             if self.normalize_y and self._has_noise():
+                if (var < np.finfo(np.float64).tiny).any():
+                    _refuse_underflow(targets if targets.ndim == 2 else targets[..., 0], var)
                 self._y_mean = mean
                 self._y_std = np.where(differs(var, self._y_mean), np.sqrt(var), 1.0)
         elif targets.shape[1] != len(self._y_mean):
@@ -450,6 +452,14 @@ def target_moments(targets, weights):
 
     mean = average(targets)
     return mean, average((targets - mean) ** 2)
+
+
+def _refuse_underflow(targets, var):
+    """Refuse outputs that differ between rows but have variances (t,) below float64's range."""
+    parts = [part for part in gather(targets) if len(part)]
+    differ = np.max([part.max(0) for part in parts], 0) > np.min([part.min(0) for part in parts], 0)
+    if (differ & (var < np.finfo(np.float64).tiny)).any():
+        raise ValueError("Squares of the differences in y underflow in float64: scale y up.")
 
 
 def _discounted(weights, known):
