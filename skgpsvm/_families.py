@@ -17,6 +17,7 @@ INITIAL_DISPERSION = 0.5
 # least and the largest number of nodes.
 _REACH, _MIN_NODES, _MAX_NODES = 6.0, 32, 1024
 _TOL = 1e-9  # of quantiles, relative
+_LARGEST_COUNT = 2.0**53  # beyond which not all integers are floats
 
 
 class Link(NamedTuple):
@@ -38,6 +39,7 @@ class Family(NamedTuple):
 
     make: Callable  # takes the dispersions (t,); returns the likelihood
     distribution: Callable  # takes mean and dispersion; returns a frozen distribution of scipy
+    draw: Callable  # takes mean, dispersion and a RandomState; returns values of y
     # Takes a variance and a latent value, both tensors; returns the dispersion at which the link of
     # y has about this variance.
     dispersion: Callable = lambda variance, f: variance
@@ -57,15 +59,39 @@ def _beta(mean, dispersion):
     return stats.beta(mean / dispersion, (1 - mean) / dispersion)
 
 
+def _poisson_draws(mean, rng):
+    """Return counts of given means; the means where floats are integers, 1e8 deviations apart."""
+    few = mean < _LARGEST_COUNT
+    return np.where(few, rng.poisson(np.where(few, mean, 0.0)), mean)
+
+
+def _gamma_draws(mean, dispersion, rng):
+    return rng.gamma(1 / dispersion, dispersion * mean)
+
+
+def _beta_draws(mean, dispersion, rng):
+    return rng.beta(mean / dispersion, (1 - mean) / dispersion)
+
+
 def _beta_dispersion(variance, f):
     return variance * f.sigmoid() * (-f).sigmoid()
 
 
 FAMILIES = {
-    "poisson": Family(lambda _: Poisson(), lambda mean, _: stats.poisson(mean), is_count=True),
-    "negative_binomial": Family(NegativeBinomial, _negative_binomial, is_count=True),
-    "gamma": Family(Gamma, _gamma),
-    "beta": Family(Beta, _beta, _beta_dispersion, link=LOGIT),
+    "poisson": Family(
+        lambda _: Poisson(),
+        lambda mean, _: stats.poisson(mean),
+        lambda mean, _, rng: _poisson_draws(mean, rng),
+        is_count=True,
+    ),
+    "negative_binomial": Family(
+        NegativeBinomial,
+        _negative_binomial,
+        lambda mean, dispersion, rng: _poisson_draws(_gamma_draws(mean, dispersion, rng), rng),
+        is_count=True,
+    ),
+    "gamma": Family(Gamma, _gamma, _gamma_draws),
+    "beta": Family(Beta, _beta, _beta_draws, _beta_dispersion, link=LOGIT),
 }
 
 

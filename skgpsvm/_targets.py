@@ -216,8 +216,9 @@ class FamilyOfTargets(TargetDistribution):
         return [family_quantiles(*given, p) for p in ((1 - level) / 2, (1 + level) / 2)]
 
     def draw(self, latents, rng):
-        means = self._family.link.inverse(latents)
-        return self._family.distribution(means, self._dispersions).rvs(means.shape, rng)
+        link = self._family.link
+        means = link.inverse(np.clip(latents, -link.reach, link.reach))
+        return self._family.draw(means, self._dispersions, rng)
 
     def explained(self, y, known, mean, weights):
         link = self._family.link

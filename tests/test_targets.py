@@ -82,3 +82,15 @@ def test_a_mean_that_does_not_vary_explains_nothing(likelihood):
     assert distribution.explained(y, 0.0, mean, np.ones(50)) > 1
     nothing = distribution.explained(y, 0.0, np.full((50, 1), 0.2), np.ones(50))
     assert nothing == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", FAMILIES)
+def test_draws_are_finite_and_have_the_mean_however_large_it_is(likelihood):
+    distribution, rng = target_distribution(likelihood, np.array([0.3])), np.random.RandomState(0)
+    latents = np.repeat([[0.5], [30.0], [60.0]], 20_000, axis=1)[:, :, None]
+    draws, means = (distribution.draw(latents, rng), FAMILIES[likelihood].link.inverse(latents))
+    assert_allclose(draws.mean(1), means.mean(1), rtol=0.03)
+    extreme = distribution.draw(np.array([[-1e4], [1e4]]), rng)
+    assert np.isfinite(extreme).all()
+    assert extreme[0] < 1e-9
+    assert extreme[1] > 0.999
