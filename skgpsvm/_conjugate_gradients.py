@@ -56,6 +56,9 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
         model = _learned_by_steps(some, start, **options)
     inference = some.inference(model, NaturalGradientInference, [])
     state = inference.init(model.state(some.rows.device))
+    if model.mean is None:  # of so few rows that the kernel was chosen instead of learned
+        run_stage = some.problem.run_stage
+        run_stage("sparse posterior", inference, state, _LEARNING_PASSES, must_converge=False)
     return model, leave_one_out(inference.at(state), state)
 
 

@@ -15,6 +15,9 @@ from ._transfers import to_device
 _MIN_ROWS = 256  # of a chunk, however many features they have
 _MAX_MERGED = 2**21
 _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
+# Rows recur by themselves if each feature has fewer values than this, or more units of weight for
+# each of them.
+_UNITS_PER_VALUE, _FEW_VALUES = 10, 10
 _MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
 _ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
@@ -55,8 +58,7 @@ class WeightedDataset:
         self._count()
         self.X = X if isinstance(X, Rows | CSRRows) else Rows(X)
         self._hold()
-        # (n,): whether other rows differ from a row in the target only; None if no weight needs it
-        self._has_others = self._find_others() if (self.weights > 1).any() else None
+        self._single = None  # (n,): whether weights are numbers of observations, once it is known
 
     def __len__(self):
         return len(self.targets)
@@ -168,28 +170,43 @@ class WeightedDataset:
 
     def _are_scattered(self):
         """Return whether most weight belongs to rows that differ from others in the target only."""
-        others = self._find_others() if self._has_others is None else self._has_others
-        (scattered,) = self.sum(self.weights[others].sum())
+        (scattered,) = self.sum(self.weights[self._have_others()].sum())
         return 2 * scattered.item() > self.total_weight
 
-    def _find_others(self):
+    def _have_others(self):
         """Return for each row whether others differ from it in the target only, (n,)."""
         if not isinstance(self.X, torch.Tensor):
             return torch.zeros_like(self.weights, dtype=torch.bool)
-        _, group, counts = torch.unique(self.X, dim=0, return_inverse=True, return_counts=True)
+        X = self.X.nan_to_num(nan=torch.inf)  # X has no infinity
+        _, group, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
         return counts[group] > 1
+
+    def _recur(self):
+        """Return whether rows recur by themselves, as each feature has few values for its weight.
+
+        Rows of an array that is not held are taken not to do so.
+        """
+        if not isinstance(self.X, torch.Tensor):
+            return False
+        enough = max(self.weights.sum().item() / _UNITS_PER_VALUE, _FEW_VALUES)
+        return all(len(column.unique()) < enough for column in self.X.T)
 
     @property
     def left_out_weights(self):
         """Weights (n,) with which rows are left out of predictions of themselves.
 
-        Copies of a row say the same, like a row of large weight, and are left out together: each
-        would predict the others. But if others differ from a row in the target only, such as
-        ratings of a few items, its weight is a number of observations, and only one is left out.
+        Copies of a row, or units of its weight, say the same. They are left out together, as each
+        would predict the others. But where all features have few values, such as categories, rows
+        recur by themselves. There, and where others differ from a row in the target only, weights
+        are numbers of observations, of which one is left out.
         """
-        if self._has_others is None:
+        if not (self.weights > 1).any():
             return self.weights
-        return torch.where(self._has_others, self.weights.clamp_max(1), self.weights)
+        if self._single is None:
+            self._single = torch.ones_like(self.weights, dtype=torch.bool)
+            if not self._recur():
+                self._single = self._have_others()
+        return torch.where(self._single, self.weights.clamp_max(1), self.weights)
 
     def spaced(self, max_rows):
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
@@ -307,7 +324,7 @@ class WeightedDataset:
         part.targets = self.targets[at]
         part.weights = self.weights[at].mul_(torch.as_tensor(share).to(self.weights))
         part.total_weight = part.sum(part.weights.sum())[0].item()
-        part._has_others = None if self._has_others is None else self._has_others[at]
+        part._single = None if self._single is None else self._single[at]
         part._origin = None
         part._count()
         if isinstance(self.X, torch.Tensor):

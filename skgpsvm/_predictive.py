@@ -223,8 +223,9 @@ class WeightedProbabilities(ClassProbabilities):
         return Predictive(scores, log_p, log_p.exp())
 
     def of_latents(self, latents):
-        weighted = self._probabilities.of_latents(latents) * self._class_weight
-        return weighted / weighted.sum(-1, keepdims=True)
+        p = torch.from_numpy(self._probabilities.of_latents(latents))
+        log_p = p.clamp_min(torch.finfo(p.dtype).tiny).log()
+        return reweighted(log_p, self._class_weight).exp().numpy()
 
 
 def weighted_probabilities(probabilities, class_weight):
@@ -236,8 +237,8 @@ def weighted_probabilities(probabilities, class_weight):
 
 def reweighted(log_p, class_weight):
     """Return log probabilities (..., n_classes) of classes with other weights, (n_classes,)."""
-    weights = log_p.new_tensor(class_weight).clamp_min(torch.finfo(log_p.dtype).tiny)
-    return (log_p + weights.log()).log_softmax(-1)
+    log_weights = np.log(np.maximum(class_weight, np.finfo(np.float64).tiny))
+    return (log_p + log_p.new_tensor(log_weights)).log_softmax(-1)
 
 
 def pseudo_likelihood_probabilities(probability, temperature, spread, intercept):

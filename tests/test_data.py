@@ -318,13 +318,25 @@ def test_thinned_rows_weigh_one_on_average():
 
 
 def test_rows_are_left_out_with_all_weight_unless_others_differ_in_the_target():
-    X = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 1.0], [3.0, 1.0], [4.0, 1.0]])
-    weights = np.array([3.0, 0.5, 4.0, 1.0, 0.25])
-    rows = WeightedDataset(X, np.array([0, 1, 0, 1, 1]), weights, "cpu", torch.float64)
-    assert_array_equal(rows.left_out_weights, [1, 0.5, 4, 1, 0.25])
+    X = np.column_stack([np.arange(12.0), np.ones(12)])
+    X[1] = X[0]
+    weights, targets = np.resize([3.0, 0.5, 4.0, 1.0], 12), np.arange(12) % 2
+    rows = WeightedDataset(X, targets, weights, "cpu", torch.float64)
+    expected = np.r_[1, weights[1:]]
+    assert_array_equal(rows.left_out_weights, expected)
     assert_array_equal(rows.part([0, 2], 0.5).left_out_weights, [1, 2])
-    light = WeightedDataset(X, np.zeros(5, int), weights / 4, "cpu", torch.float64)
+    light = WeightedDataset(X, targets, weights / 4, "cpu", torch.float64)
     assert_array_equal(light.left_out_weights, weights / 4)
+    missing = WeightedDataset(X * [1, np.nan], targets, weights, "cpu", torch.float64)
+    assert_array_equal(missing.left_out_weights, expected)
+
+
+@pytest.mark.parametrize(("n_values", "weight", "left"), [(9, 3, 1), (11, 3, 3), (20, 12, 1)])
+def test_one_observation_is_left_out_where_features_have_few_values(n_values, weight, left):
+    X = np.arange(float(n_values))[:, None]
+    weights = np.full(n_values, float(weight))
+    rows = WeightedDataset(X, np.zeros(n_values, int), weights, "cpu", torch.float64)
+    assert_array_equal(rows.left_out_weights, np.full(n_values, left))
 
 
 def test_rows_that_miss_the_same_values_are_alike():

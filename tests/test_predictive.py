@@ -20,6 +20,7 @@ from skgpsvm import (
     AdditiveGPClassifier,
     AdditiveGPRegressor,
     BayesianSVC,
+    DecoupledGPClassifier,
     EPClassifier,
     HybridSVGPClassifier,
     HybridSVGPRegressor,
@@ -215,15 +216,34 @@ def test_balanced_classes_without_signal_are_near_chance(kind):
     assert loss < 0.8
 
 
-def test_conformal_sets_follow_class_weights():
+def test_conformal_sets_do_not_depend_on_class_weights_but_have_the_label():
     X, y = ring(120, 2)
     plain, model = (few(SVGPClassifier, X, y, class_weight=w) for w in (None, {0: 1.0, 1: 20.0}))
-    for fit in (plain, model):
-        held = fit.predict_set(X, 0.9, method="conformal")[np.arange(len(X)), y]
-        assert held.mean() >= 0.88
-    odds = [np.expm1(fit._left_out.scores) for fit in (plain, model)]  # against the true class
-    ratios = np.repeat([1 / 20, 20], np.bincount(y)[::-1])
-    assert_allclose(np.sort(odds[1] / odds[0], axis=None), ratios, rtol=1e-10)
+    expected, found = (fit.predict_set(X, 0.7, method="conformal") for fit in (plain, model))
+    labels = model.predict(X)
+    same = labels == plain.predict(X)
+    assert 0 < same.sum() < len(X)
+    assert_array_equal(found[same], expected[same])
+    assert found[np.arange(len(X)), labels].all()
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_draws_of_probabilities_are_finite_whatever_the_class_weights(kind):
+    X, y = ring(40, 3)
+    model = few(kind, X, y, class_weight={0: 1e-300, 1: 1.0, 2: 1e300})
+    for p in (model.sample_proba(1e3 * X, 5), model.predict_proba(1e3 * X)):
+        assert_allclose(p.sum(-1), 1, rtol=1e-10)
+
+
+@pytest.mark.parametrize("n_copies", [4, 50])
+@pytest.mark.parametrize("kind", [BayesianSVC, EPClassifier, SVGPClassifier, DecoupledGPClassifier])
+def test_rows_of_few_values_recur_and_are_remembered(kind, n_copies):
+    # Without all copies of a cell, the others predict the wrong label.
+    cells = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    for y in (np.array([0, 0, 0, 1]), np.array([0, 1, 1, 0])):
+        model = kind(random_state=0).fit(np.tile(cells, (n_copies, 1)), np.tile(y, n_copies))
+        assert_array_equal(model.predict(cells), y)
+        assert model.predict_proba(cells)[range(4), y].min() > 0.9
 
 
 def test_class_of_weight_zero_without_rows_has_finite_log_probabilities():

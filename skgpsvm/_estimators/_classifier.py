@@ -21,7 +21,6 @@ from .._predictive import (
     LeftOut,
     LikelihoodProbabilities,
     classification_sites,
-    reweighted,
     weighted_probabilities,
 )
 from .._typing import ArrayLike, MatrixLike, RandomStateLike, available_if
@@ -271,8 +270,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return self._tempered(self._log_p_of(mean, var), *rest, earlier=earlier)
 
     def _scores(self, log_p, targets, weights, streamed=False):
-        """Return the `LeftOut` log losses of at most 3,000 rows, earlier ones included."""
-        log_p = reweighted(log_p, self.class_weight_)
+        """Return the `LeftOut` log losses of at most 3,000 rows, earlier ones included.
+
+        They are those without class weights, which may change between calls.
+        """
         found = LeftOut.of_classes(*at_most_left_out(log_p, targets, weights))
         return self._left_out.joined(found) if streamed and self._left_out else found
 
@@ -364,8 +365,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         check_choice("method", method, ("predictive", "conformal"))
         if method == "conformal":
             (threshold,) = self._left_out_quantiles(level, "probabilities")
-            losses = -self.predict_log_proba(X)
-            return losses <= np.maximum(threshold, losses.min(1, keepdims=True))
+            of_moments = self._class_probabilities().of_moments
+            losses = -self._map_moments(lambda *moments: of_moments(*moments).log_p, X)
+            return (losses <= threshold) | (self.predict(X)[:, None] == self.classes_)
         p = self.predict_proba(X)
         order = np.argsort(-p, axis=1, kind="stable")
         in_order = np.take_along_axis(p, order, 1)
@@ -385,7 +387,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         scores : ndarray of shape (n, n_classes), or (n,) for two classes
             Logarithms of the class probabilities, up to a constant in each row. For two classes,
             the log odds of ``classes_[1]``. Those of `EPClassifier` are the probits of the classes'
-            own models, :math:`m / \sqrt{1 + v}`, which ``temperature_`` does not change.
+            own models, :math:`m / \sqrt{1 + v}`, which ``temperature_`` does not change, unless
+            there are class weights.
         """
         scores = self._map_predictive(lambda predictive: predictive.ranked_scores(), X)
         return scores[:, 0] if scores.shape[1] == 1 else scores

@@ -170,7 +170,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                 )
             if self.normalize_y and self._has_noise():
                 if (var < np.finfo(np.float64).tiny).any():
-                    _refuse_underflow(targets if targets.ndim == 2 else targets[..., 0], var)
+                    used = targets[weights > 0]
+                    _refuse_underflow(used if used.ndim == 2 else used[..., 0], var)
                 self._y_mean = mean
                 self._y_std = np.where(differs(var, self._y_mean), np.sqrt(var), 1.0)
         elif targets.shape[1] != len(self._y_mean):
