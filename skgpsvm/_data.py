@@ -74,7 +74,7 @@ class WeightedDataset:
 
     def _count(self):
         """Set the number of rows of all ranks, and of those before this rank's."""
-        counts = gather(len(self)) if self._shared else [len(self)]
+        counts = self._gathered(len(self))
         self.n_rows, self._offset = sum(counts), sum(counts[: rank() if self._shared else 0])
 
     def _keep(self, array):
@@ -92,6 +92,10 @@ class WeightedDataset:
         source = index if isinstance(index, slice) else index.cpu().numpy()
         source = source if self._kept is None else self._kept[source]
         return self._tensor(self.X[source], self.dtype), targets, weights
+
+    def _gathered(self, value):
+        """Return the values of the ranks that share the rows, a list."""
+        return gather(value) if self._shared else [value]
 
     def sum(self, *tensors):
         """Return sums over the ranks that share the rows."""
@@ -186,10 +190,14 @@ class WeightedDataset:
 
         Rows of an array that is not held are taken not to do so.
         """
-        if not isinstance(self.X, torch.Tensor):
+        if not all(self._gathered(isinstance(self.X, torch.Tensor))):
             return False
-        enough = max(self.weights.sum().item() / _UNITS_PER_VALUE, _FEW_VALUES)
-        return all(len(column.unique()) < enough for column in self.X.T)
+        enough = max(self.total_weight / _UNITS_PER_VALUE, _FEW_VALUES)
+        return all(self._n_values(column) < enough for column in self.X.T)
+
+    def _n_values(self, column):
+        """Return the number of distinct values of a feature (n,) over all ranks' rows."""
+        return len(np.unique(np.concatenate(self._gathered(column.unique().cpu().numpy()))))
 
     @property
     def left_out_weights(self):
@@ -198,13 +206,11 @@ class WeightedDataset:
         Copies of a row, or units of its weight, say the same. They are left out together, as each
         would predict the others. But where all features have few values, such as categories, rows
         recur by themselves. There, and where others differ from a row in the target only, weights
-        are numbers of observations, of which one is left out.
+        are numbers of observations, of which one is left out. All ranks must ask for them at once.
         """
-        if not (self.weights > 1).any():
-            return self.weights
         if self._single is None:
             self._single = torch.ones_like(self.weights, dtype=torch.bool)
-            if not self._recur():
+            if self.sum((self.weights > 1).sum())[0] and not self._recur():
                 self._single = self._have_others()
         return torch.where(self._single, self.weights.clamp_max(1), self.weights)
 

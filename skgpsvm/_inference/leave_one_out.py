@@ -32,9 +32,10 @@ def leave_one_out(ascent, state, left_out=None):
     """
     newton_root = state.root if ascent.likelihood.conjugate else _newton_root(ascent, state)
     chosen = ascent.rows.own(ascent.rows.spaced(MAX_LEFT_OUT) if left_out is None else left_out)
+    left_weights = ascent.rows.left_out_weights
     everything = torch.equal(chosen, torch.arange(len(ascent.rows)))
     parts = [
-        _left_out(ascent, index, state, newton_root)
+        _left_out(ascent, index, state, newton_root, left_weights[index])
         for index in (
             ascent.rows.chunks() if everything else chosen.to(ascent.rows.device).split(1024)
         )
@@ -59,15 +60,14 @@ def _newton_root(ascent, state):
     return weight_moments(ascent.prior[0] + hessian, state.mean)[1]
 
 
-def _left_out(ascent, index, state, newton_root):
+def _left_out(ascent, index, state, newton_root, left_weights):
     """Return left-out means and variances (b, c), targets and weights of some rows."""
     sites, _, active = ascent.batch_sites(index, state)
     A, residual, y, weights = ascent.batch(index)
     c = ascent.likelihood.n_latents
-    left_weights = ascent.rows.left_out_weights[index][:, None]
 
     def dense(values):
-        return A.new_zeros(len(y), c).scatter(1, active, left_weights * values)
+        return A.new_zeros(len(y), c).scatter(1, active, left_weights[:, None] * values)
 
     all_active = dense_design(A)
     v = all_active.variance(state.root)
