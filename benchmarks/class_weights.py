@@ -1,8 +1,8 @@
 """Balanced classes: weights of classes against weights of rows, and logistic regression.
 
-Each evaluation set of two to eight classes that is not balanced, and of at most ``--most-rows``
-rows, is split twice. The log loss and the accuracy are means over the classes. It takes some
-minutes. Run ``python -m benchmarks.class_weights [--most-rows N]``.
+Each set of two to eight classes that is not balanced, and of at most ``--most-rows`` rows, is split
+twice. The log loss and the accuracy are means over the classes. It takes some minutes. Run
+``python -m benchmarks.class_weights [--use development] [--most-rows N]``.
 """
 
 import argparse
@@ -60,12 +60,12 @@ def scores(model, split):
     return found
 
 
-def chosen_sets(most_rows):
+def chosen_sets(use, most_rows):
     """Return the names of the sets whose largest class has 1.5 times the rows of the smallest."""
     return [
         name
         for name, info in _data.classification_sets().items()
-        if name in _data.EVALUATION["classification"]
+        if (name in _data.EVALUATION["classification"]) == (use == "evaluation")
         and info.n <= most_rows
         and info.c <= MOST_CLASSES
         and np.bincount(_data.load_classification(name)[1]).max() >= LEAST_RATIO * info.smallest
@@ -75,10 +75,11 @@ def chosen_sets(most_rows):
 def main():
     """Print balanced log losses and accuracies of each classifier."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--use", choices=["development", "evaluation"], default="evaluation")
     parser.add_argument("--most-rows", type=int, default=1500)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    names = chosen_sets(options.most_rows)
+    names = chosen_sets(options.use, options.most_rows)
     splits = [_data.split_classification(name, k) for name in names for k in range(N_SPLITS)]
     rows, gains = [], []
     for name, model in MODELS.items():
@@ -90,14 +91,15 @@ def main():
         f"{what}, {how}" for how in ("classes", "rows", "none") for what in ("loss", "accuracy")
     ]
     frame = pd.DataFrame(rows, columns=["classifier", *kinds, "sets won"])
-    head = _report.header("Class weights", splits=N_SPLITS, sets=", ".join(names))
+    head = _report.header("Class weights", use=options.use, splits=N_SPLITS, sets=", ".join(names))
     by_set = pd.DataFrame(np.transpose(gains), columns=[*MODELS])
     by_set.insert(0, "set", names)
     parts = [
         _report.table(frame, "Balanced log loss and accuracy, by what the weights multiply"),
         _report.table(by_set, "Log loss with weights of rows less that with weights of classes"),
     ]
-    _report.publish("class_weights", [head, *parts], write=True)
+    name = "class_weights" if options.use == "evaluation" else f"class_weights-{options.use}"
+    _report.publish(name, [head, *parts], write=True)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ PARTS = {
     "intervals": "intervals",
     "sets of classes": "class_sets",
     "class weights": "class_weights",
+    "copies of rows": "copies",
     "local variances": "local_variances --jobs 1",
     "relevance vectors": "relevance_steps",
     "bands": "additive_coverage --jobs 1",

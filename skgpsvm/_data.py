@@ -58,7 +58,7 @@ class WeightedDataset:
         self._count()
         self.X = X if isinstance(X, Rows | CSRRows) else Rows(X)
         self._hold()
-        self._single = None  # (n,): whether weights are numbers of observations, once it is known
+        self._are_counts = None  # (n,), bool: see `left_out_weights`; None until they are asked for
 
     def __len__(self):
         return len(self.targets)
@@ -185,7 +185,7 @@ class WeightedDataset:
         _, group, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
         return counts[group] > 1
 
-    def _recur(self):
+    def _rows_recur(self):
         """Return whether rows recur by themselves, as each feature has few values for its weight.
 
         Rows of an array that is not held are taken not to do so.
@@ -208,11 +208,11 @@ class WeightedDataset:
         recur by themselves. There, and where others differ from a row in the target only, weights
         are numbers of observations, of which one is left out. All ranks must ask for them at once.
         """
-        if self._single is None:
-            self._single = torch.ones_like(self.weights, dtype=torch.bool)
-            if self.sum((self.weights > 1).sum())[0] and not self._recur():
-                self._single = self._have_others()
-        return torch.where(self._single, self.weights.clamp_max(1), self.weights)
+        if self._are_counts is None:
+            self._are_counts = torch.ones_like(self.weights, dtype=torch.bool)
+            if self.sum((self.weights > 1).sum())[0] and not self._rows_recur():
+                self._are_counts = self._have_others()
+        return torch.where(self._are_counts, self.weights.clamp_max(1), self.weights)
 
     def spaced(self, max_rows):
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
@@ -330,7 +330,7 @@ class WeightedDataset:
         part.targets = self.targets[at]
         part.weights = self.weights[at].mul_(torch.as_tensor(share).to(self.weights))
         part.total_weight = part.sum(part.weights.sum())[0].item()
-        part._single = None if self._single is None else self._single[at]
+        part._are_counts = None if self._are_counts is None else self._are_counts[at]
         part._origin = None
         part._count()
         if isinstance(self.X, torch.Tensor):

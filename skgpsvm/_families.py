@@ -17,7 +17,7 @@ INITIAL_DISPERSION = 0.5
 # least and the largest number of nodes.
 _REACH, _MIN_NODES, _MAX_NODES = 6.0, 32, 1024
 _TOL = 1e-9  # of quantiles, relative
-_LARGEST_COUNT = 2.0**53  # beyond which not all integers are floats
+_LARGEST_COUNT = 2.0**53  # above it, counts differ from their mean by a share of 1e-8
 
 
 class Link(NamedTuple):
@@ -60,7 +60,7 @@ def _beta(mean, dispersion):
 
 
 def _poisson_draws(mean, rng):
-    """Return counts of given means; the means where floats are integers, 1e8 deviations apart."""
+    """Return Poisson counts of given means; a mean above 2**53 stands for its counts."""
     few = mean < _LARGEST_COUNT
     return np.where(few, rng.poisson(np.where(few, mean, 0.0)), mean)
 

@@ -229,7 +229,7 @@ class WeightedProbabilities(ClassProbabilities):
 
 
 def weighted_probabilities(probabilities, class_weight):
-    """Return `ClassProbabilities` times weights of the classes, or the same for equal weights."""
+    """Return `ClassProbabilities` times weights of the classes, or as they are for equal ones."""
     if (class_weight == class_weight[0]).all():
         return probabilities
     return WeightedProbabilities(probabilities, class_weight)

@@ -913,6 +913,29 @@ def test_swapped_labels_swap_probabilities():
     )
 
 
+@pytest.mark.parametrize("contradicted", [False, True])
+def test_left_out_probits_are_those_of_the_posterior_without_the_sites(contradicted):
+    X, y = moons(24)
+    if contradicted:
+        X, y = np.tile(X, (2, 1)), np.r_[y, 1 - y]
+    weights = np.resize([1.0, 3.0, 0.5, 2.5], len(X))
+    kernel = 5.0 * RBF(0.7)
+    propagation = Propagation(torch_kernel(kernel), rows_of(X, y, weights))
+    state, _ = swept(propagation, propagation.init(t64(kernel.theta), t64(X[:9])), 0.8, 20)
+    found = propagation.left_out_probits(state)
+    A, residual = (part.numpy() for part in propagation.basis(state)(t64(X)))
+    # A weight below one is in the site, and one above multiplies it.
+    copies = np.maximum(weights, 1)
+    nu, mu = copies * state.precision.numpy(), copies * state.shift.numpy()
+    left = np.ones(len(X)) if contradicted else copies
+    for i in range(len(X)):
+        kept = np.ones(len(X))
+        kept[i] = 1 - left[i] / copies[i]
+        cov = np.linalg.inv(np.eye(A.shape[1]) + (A.T * (kept * nu)) @ A)
+        probit = A[i] @ cov @ (A.T @ (kept * mu)) / np.sqrt(1 + residual[i] + A[i] @ cov @ A[i])
+        assert found[i].item() == pytest.approx(probit, rel=1e-8)
+
+
 def test_leave_one_out_loss_is_close_to_that_of_refits():
     X, y = moons(60)
     settings = {"mean": "zero", "optimizer": None, "inducing_points": X[::3], "tol": 1e-8}

@@ -97,18 +97,21 @@ def test_scores_are_those_of_refits_without_a_row(points, known):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_scores_of_effects_are_those_of_a_dense_oracle(known):
+@pytest.mark.parametrize("weights", [np.ones(60), np.resize([1.0, 3.0, 0.5], 60)])
+def test_scores_of_effects_are_those_of_a_dense_oracle(known, weights):
     X, y = waves(60)
     variances = np.linspace(0.01, 0.3, 60) if known else np.zeros(60)
     noise = {"noise_variance": variances} if known else {}
-    model = AdditiveGPRegressor(sparse=False, interactions=None).fit(X, y, **noise)
+    model = AdditiveGPRegressor(sparse=False, interactions=None).fit(X, y, weights, **noise)
     order = np.lexsort(X.T[::-1])
     K = model._latents[0].posterior("cpu")._prior.matrix.numpy()
     var = (variances[order] + model.noise_variance_) / model._y_std**2
-    inverse = np.linalg.inv(K + np.diag(var))
+    of_mean = var / weights[order]  # of so many observations
+    inverse = np.linalg.inv(K + np.diag(of_mean))
     alpha = inverse @ ((y[order] - model._y_mean) / model._y_std)
-    # Rasmussen and Williams (2006), eqs. 5.10 to 5.12.
-    expected = np.abs(alpha) / np.sqrt(inverse.diagonal())
+    # Rasmussen and Williams (2006), eqs. 5.10 to 5.12; a new row is one observation.
+    left_var = 1 / inverse.diagonal() - of_mean
+    expected = np.abs(alpha) / inverse.diagonal() / np.sqrt(left_var + var)
     assert_allclose(model._left_out.scores[:, 0], expected, atol=1e-12)
 
 

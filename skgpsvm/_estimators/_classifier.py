@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Literal, Self
 
 import numpy as np
+import torch
 from scipy.special import xlogy
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -365,9 +366,15 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         check_choice("method", method, ("predictive", "conformal"))
         if method == "conformal":
             (threshold,) = self._left_out_quantiles(level, "probabilities")
-            of_moments = self._class_probabilities().of_moments
-            losses = -self._map_moments(lambda *moments: of_moments(*moments).log_p, X)
-            return (losses <= threshold) | (self.predict(X)[:, None] == self.classes_)
+            plain, weighted = self._class_probabilities(), self._weighted_probabilities()
+
+            def both(*moments):
+                parts = plain.of_moments(*moments).log_p, weighted.of_moments(*moments).p
+                return torch.cat(parts, 1)
+
+            log_p, p = np.split(self._map_moments(both, X), 2, axis=1)
+            predicted = p.argmax(1)[:, None] == np.arange(p.shape[1])
+            return (-log_p <= threshold) | predicted
         p = self.predict_proba(X)
         order = np.argsort(-p, axis=1, kind="stable")
         in_order = np.take_along_axis(p, order, 1)

@@ -162,8 +162,8 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         loss of new rows it is slightly too low, since hyperparameters were learned on the same
         rows.
     loo_proba_ : ndarray of shape (n, n_classes)
-        Leave-one-out class probabilities of the rows that were last passed. Equal rows
-        are left out together. NaN for rows of weight 0.
+        Leave-one-out class probabilities of the rows that were last passed. Copies of a row
+        are :ref:`left out together <left_out_rows>`. NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         Log evidence after each iteration, or each round of "gfitc"; an estimate with minibatches.
         If the default kernel is learned, the log density of its prior is added, up to a constant.
@@ -289,7 +289,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         model, curve, sites = problem.start or sparse.initial_model(), (), {}
         sparse, model = with_kernel_of_few_rows(sparse, model)
         # Copies of rows would be evidence of a function that follows each of them.
-        light = sparse.on(rows.with_normalized_weights(_MAX_MEAN_WEIGHT))
+        learned_from = sparse.on(rows.with_normalized_weights(_MAX_MEAN_WEIGHT))
         if problem.start is not None and problem.learns:
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
@@ -298,10 +298,10 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
-            model, has_ended = select_start(light, model)
+            model, has_ended = select_start(learned_from, model)
         solver = self._chosen_solver(rows)
         if isinstance(solver, ConvergedEP) and free and not has_ended:
-            learning = EvidenceLearning(ep_problem(light, model, free), self.tol)
+            learning = EvidenceLearning(ep_problem(learned_from, model, free), self.tol)
             state = learning.init(model.state(rows.device) | sites)
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
             model, sites = model.at(state), state.sites()
