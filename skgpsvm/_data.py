@@ -471,7 +471,7 @@ def winsorized(targets, weights):
     than a fifth of the weight of an output is farther away, its values are not gross errors, and
     the output is not clipped.
     """
-    every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
+    every, weights = map(np.concatenate, zip(*gather((targets, weights)), strict=True))
     center = weighted_median(every, weights)
     away = np.abs(every - center)
     reach = 3 * _PER_MEDIAN_DEVIATION * weighted_median(away, weights)

@@ -71,28 +71,34 @@ def gather(value):
     return values
 
 
-def broadcast_from_rank0(value):
-    """Return the value of rank 0 on every rank."""
-    return gather(value if rank() == 0 else None)[0]
-
-
 @contextmanager
 def raise_on_all_ranks():
-    """Raise on all ranks if the block fails on any of them."""
+    """Raise on all ranks if the block fails on any of them.
+
+    The block gets an empty list, to which it may append a value. Afterwards, the list has the
+    values of all ranks, in their order: they travel with the failures, in one exchange.
+    """
+    values, failure = [], None
     if n_ranks() == 1:
-        yield
+        yield values
         return
-    failure = None
     try:
-        yield
+        yield values
     except Exception as error:  # any error: the other ranks would wait for this one forever
         failure = error
     try:
-        failures = gather(failure and f"{type(failure).__name__}: {failure}")
+        ranks = gather((values, failure and f"{type(failure).__name__}: {failure}"))
     finally:
         if failure:
             raise failure
-    _raise_if(f"rank {i} failed: {told}" for i, told in enumerate(failures) if told)
+    _raise_if(f"rank {i} failed: {told}" for i, (_, told) in enumerate(ranks) if told)
+    values[:] = [value for own, _ in ranks for value in own]
+
+
+def refuse_differences(name, values):
+    """Raise if the values of the ranks, which all ranks have, differ."""
+    if len(set(values)) > 1:
+        _raise_if(f"rank {i} has {name} {value!r}" for i, value in enumerate(values))
 
 
 def check_equal(values, *, counts=True):

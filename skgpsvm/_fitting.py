@@ -15,7 +15,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from ._data import to_tensor
-from ._distributed import check_equal, gather, raise_on_all_ranks, rank
+from ._distributed import gather, raise_on_all_ranks, rank, refuse_differences
 from .exceptions import DivergenceError, warn
 
 _MAX_NAMED = 3  # stages that a warning lists
@@ -179,16 +179,18 @@ class Run:
             task.call_on_fit_task_begin(estimator=self._estimator, **shown)
             stage.step(state)
             objective = float(state.objective)
-            check_equal({"objective": objective})
-            if not math.isfinite(objective):
-                raise DivergenceError(
-                    f"The objective became {objective} in iteration {len(curve) + 1} of stage "
-                    f"{name!r}. Scale the features, lower learning_rate or use dtype='float64'."
-                )
-            curve.append(objective)
-            with raise_on_all_ranks():
+            with raise_on_all_ranks() as ranks:
+                if not math.isfinite(objective):
+                    raise DivergenceError(
+                        f"The objective became {objective} in iteration {len(curve) + 1} of stage "
+                        f"{name!r}. Scale the features, lower learning_rate or use dtype='float64'."
+                    )
+                curve.append(objective)
                 stop = task.call_on_fit_task_end(estimator=self._estimator, **shown)
-            done = any(gather(bool(stop) or bool(stage.converged(state))))
+                ranks.append((objective, bool(stop) or bool(stage.converged(state))))
+            objectives, ends = zip(*ranks, strict=True)
+            refuse_differences("objective", objectives)
+            done = any(ends)
             if self._checkpoint:
                 due = done or len(curve) == max_iter or len(curve) % self._checkpoint.every == 0
                 entry = {"state": state.as_dict(), "curve": curve, "done": done, "outline": outline}
@@ -201,8 +203,10 @@ class Run:
     def _resumed(self, name, state, outline):
         """Restore a state from the checkpoint; return its curve, and whether its stage is done."""
         checkpoint = self._checkpoint
-        saved = checkpoint.stages.get(name) if checkpoint else None
-        if checkpoint and saved and saved["outline"] != outline:
+        if not checkpoint:
+            return [], False
+        saved = checkpoint.stages.get(name)
+        if saved and saved["outline"] != outline:
             checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
             saved = None
         held = gather(len(saved["curve"]) if saved else 0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from problems import t64
 from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
@@ -13,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skgpsvm._estimators import GPEstimator
 from skgpsvm._fitting import Run, Stage, State
 from skgpsvm.callbacks import Checkpoint
-from skgpsvm.exceptions import DivergenceError
+from skgpsvm.exceptions import DistributedError, DivergenceError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
 
@@ -106,6 +107,31 @@ class Recorder:
 
 
 # Stages
+
+
+def test_ranks_exchange_one_message_in_an_iteration(monkeypatch):
+    sent = []
+
+    def exchange(values, value):
+        sent.append(value)
+        values[:] = [value] * len(values)
+
+    monkeypatch.setattr("skgpsvm._distributed.n_ranks", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", exchange)
+    assert Halving(max_iter=4).fit(X, Y).curves_ == [[-0.5, -0.25, -0.125, -0.0625]]
+    assert len(sent) == 4
+
+
+def test_ranks_whose_objectives_differ_do_not_go_on(monkeypatch):
+    def exchange(values, value):
+        ((objective, done),), failure = value
+        values[:] = [value, ([(objective - 1, done)], failure)]
+
+    monkeypatch.setattr("skgpsvm._distributed.n_ranks", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", exchange)
+    told = r"rank 0 has objective -0\.5; rank 1 has objective -1\.5"
+    with pytest.raises(DistributedError, match=told):
+        Halving(max_iter=4).fit(X, Y)
 
 
 def test_stage_runs_its_iterations_and_returns_their_objectives():

@@ -186,7 +186,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_rows(self, X, y, sample_weight, reset, **options):
         """Return validated ``X``, ``y`` and weights of this rank; some weight is positive."""
-        with raise_on_all_ranks():
+        with raise_on_all_ranks() as totals:
             if n_ranks() > 1 and np.shape(y)[:1] == (0,):
                 X = self._validated(X, reset, ensure_min_samples=0)
                 check_consistent_length(X, y)
@@ -194,10 +194,11 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
             else:
                 X, y = self._validated(X, reset, y=y, **options)
                 weights = check_weights(sample_weight, X)
+            totals.append(weights.sum())
         told = {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
         names = getattr(self, "feature_names_in_", None)
         check_equal(told | {"feature names": None if names is None else names.tolist()})
-        if not sum(gather(weights.sum())) > 0:
+        if not sum(totals) > 0:
             raise ValueError(
                 "All values of sample_weight are zero; at least one must be positive."
                 if len(weights)

@@ -6,13 +6,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._data import WeightedDataset
-from .._distributed import (
-    broadcast_from_rank0,
-    check_equal,
-    check_same,
-    gather,
-    raise_on_all_ranks,
-)
+from .._distributed import check_same, gather, raise_on_all_ranks, refuse_differences
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
 from .._parameters import are_unchanged, parameter_names, remembered
@@ -92,9 +86,9 @@ def _run(estimator, data, previous, streamed=False):
 
     @cache
     def seed():
-        with raise_on_all_ranks():
-            own = run.checkpointed("seed", partial(draw_seed, estimator.random_state))
-        return broadcast_from_rank0(own)
+        with raise_on_all_ranks() as seeds:
+            seeds.append(run.checkpointed("seed", partial(draw_seed, estimator.random_state)))
+        return seeds[0]
 
     has_default = estimator._takes_sparse and estimator.kernel is None
     isotropic = has_default and _is_isotropic(previous, X, shown)
@@ -154,10 +148,11 @@ def _is_isotropic(previous, X, shown):
 
 def agreed_options(estimator, X):
     """Return the device and dtype, after a check that all ranks use devices of one kind."""
-    with raise_on_all_ranks():
-        options = estimator._torch_options(X)
-    check_equal({"device of type": options[0].type})
-    return options
+    with raise_on_all_ranks() as types:
+        device, dtype = estimator._torch_options(X)
+        types.append(device.type)
+    refuse_differences("device of type", types)
+    return device, dtype
 
 
 def history(*curves):

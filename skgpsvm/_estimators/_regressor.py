@@ -449,7 +449,8 @@ def target_moments(targets, weights):
         return np.concatenate(mean), np.concatenate(var)
 
     def average(values):
-        return sum(gather(weights @ values)) / sum(gather(weights.sum()))
+        sums, totals = zip(*gather((weights @ values, weights.sum())), strict=True)
+        return sum(sums) / sum(totals)
 
     mean = average(targets)
     return mean, average((targets - mean) ** 2)
@@ -468,7 +469,7 @@ def _discounted(weights, known):
 
     The weight of a row of variance v is multiplied by m / (m + v), where m is the median variance.
     """
-    every = (np.concatenate(gather(part)) for part in (known, weights))
+    every = map(np.concatenate, zip(*gather((known, weights)), strict=True))
     typical = weighted_median(*every)
     total = np.where(known > 0, typical + known, 1.0)
     return weights[:, None] * np.where(known > 0, typical / total, 1.0)

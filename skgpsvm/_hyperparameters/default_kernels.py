@@ -51,9 +51,9 @@ def feature_scales(X, weights, *, isotropic=False):
         std = np.sqrt(scaler.var_[differs(scaler.var_, scaler.mean_)].sum())
         scaler.mean_, scaler.var_, scaler.scale_ = np.array([[0.0], [std**2], [std or 1.0]])
     if seeks_far:
-        some = np.concatenate([part for parts in gather(some) for part in parts])
-        n = sum(gather(weights.sum())) / step
-        scaler.scale_ = usual_deviations(some, n, scaler.scale_)
+        parts, totals = zip(*gather((some, weights.sum())), strict=True)
+        some = np.concatenate([chunk for own in parts for chunk in own])
+        scaler.scale_ = usual_deviations(some, sum(totals) / step, scaler.scale_)
     return scaler
 
 
