@@ -18,7 +18,7 @@ _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is large
 # Rows recur by themselves if each feature has fewer values than this, or more units of weight for
 # each of them.
 _UNITS_PER_VALUE, _FEW_VALUES = 10, 10
-_MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
+_MAX_UNITS = 100  # maximum number of parts into which a row's weight is divided
 _ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
 _ORDER_DECIMALS = 9  # to which class frequencies are compared, as sums have rounding errors
@@ -214,6 +214,11 @@ class WeightedDataset:
                 self._are_counts = self._have_others()
         return torch.where(self._are_counts, self.weights.clamp_max(1), self.weights)
 
+    @property
+    def observations(self):
+        """Number of observations (n,) of each row, of which `left_out_weights` are one."""
+        return self.weights / self.left_out_weights
+
     def spaced(self, max_rows):
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
         return evenly_spaced(self.n_rows, max_rows)
@@ -298,10 +303,17 @@ class WeightedDataset:
         The number of units of a row is the ratio of its weight to the mean weight, rounded up.
         Subsets draw units, not rows, so that a weight is equivalent to repetition.
         """
-        (weights,) = self.collect(self.weights)
-        relative = weights.double() / weights.double().mean()
-        units = (relative - _ROUNDING).ceil().clamp(1, _MAX_UNITS).long().cpu().numpy()
-        return np.repeat(np.arange(self.n_rows), units)
+        return self._repeated(self.weights.double() / (self.total_weight / self.n_rows))
+
+    def observed(self):
+        """Return, for each of the `observations`, the index of its row among all ranks' rows."""
+        return self._repeated(self.observations)
+
+    def _repeated(self, numbers):
+        """Return the indices of all ranks' rows, repeated by numbers (n,), which are rounded up."""
+        (numbers,) = self.collect(numbers.double())
+        numbers = (numbers - _ROUNDING).ceil().clamp(1, _MAX_UNITS).long().cpu().numpy()
+        return np.repeat(np.arange(self.n_rows), numbers)
 
     def of_units(self, units, chosen):
         """Return the rows, weighted by the share of their units in the array `chosen`."""

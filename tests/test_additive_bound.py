@@ -26,7 +26,7 @@ from skgpsvm.additive._bound import (
 )
 from skgpsvm.additive._effect_test import EffectTest
 from skgpsvm.additive._fixed_processes import Levels
-from skgpsvm.additive._interactions import score_moments
+from skgpsvm.additive._interactions import score_moments, step_p_values
 from skgpsvm.additive._posterior import AdditivePosterior
 from skgpsvm.additive._processes import (
     Chebyshev,
@@ -377,7 +377,8 @@ def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
     weights = (precision / precision.mean(0)).mean(1)[kept]
     scaled = (r / np.sqrt(precision.mean(0)))[kept]
     signs = np.array(list(itertools.product([-1, 1], repeat=11)))
-    found = score_moments(basis, basis.terms, t64(data), t64(r), t64(precision))[0, 1]
+    rows = data, r, precision, np.ones(12)
+    found = score_moments(basis, basis.terms, *map(t64, rows))[0, 1]
     for own, size in zip(found, (3, 2), strict=True):
         bins = (size * ranks[kept]).astype(int)
         cells = np.eye(size**2)[size * bins[:, 0] + bins[:, 1]].T
@@ -403,7 +404,8 @@ def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
 
 def test_smooth_scores_without_directions_of_small_variance_are_those_of_the_whole(monkeypatch):
     rng, basis = np.random.RandomState(0), replace(tiny(), terms=[(0,), (1,)])
-    rows = rng.uniform(size=(300, 2)), rng.normal(size=(300, 2)), rng.uniform(size=(300, 2))
+    parts = rng.uniform(size=(300, 2)), rng.normal(size=(300, 2)), rng.uniform(size=(300, 2))
+    rows = *parts, np.ones(300)
     found = score_moments(basis, basis.terms, *map(t64, rows))[0, 1][0]
     monkeypatch.setattr(_interactions, "_SMALL", 0.0)
     whole = score_moments(basis, basis.terms, *map(t64, rows))[0, 1][0]
@@ -423,7 +425,7 @@ def test_scores_of_many_pairs_are_those_of_each_alone(n_latents, monkeypatch):
     features = [Feature(n_levels=size) for size in levels]
     basis = replace(tiny(), features=features, terms=[(j,) for j in range(8)])
     residuals, precisions = rng.normal(size=(400, n_latents)), rng.uniform(size=(400, n_latents))
-    rows = t64(data), t64(residuals), t64(precisions)
+    rows = tuple(map(t64, (data, residuals, precisions, np.ones(400))))
     shapes, eigh = [], torch.linalg.eigh
     with monkeypatch.context() as patch:
         patch.setattr(torch.linalg, "eigh", lambda A: shapes.append(A.shape) or eigh(A))
@@ -448,7 +450,26 @@ def test_pairs_without_an_interaction_to_test_have_no_score():
     level = rng.randint(4, size=500)
     for data in (np.column_stack([level == 0, level == 1]), rng.uniform(size=(8, 2))):
         r, precision = rng.normal(size=(len(data), 1)), np.ones((len(data), 1))
-        assert score_moments(basis, basis.terms, t64(data), t64(r), t64(precision)) == {}
+        rows = map(t64, (data, r, precision, np.ones(len(data))))
+        assert score_moments(basis, basis.terms, *rows) == {}
+
+
+def test_counts_are_equal_observations():
+    rng, basis = np.random.RandomState(0), replace(tiny(), terms=[(0,), (1,)])
+    data, counts = rng.uniform(size=(150, 2)), rng.randint(1, 4, size=150)
+    data[::9, 0] = np.nan
+    parts = data, rng.normal(size=(150, 2)), rng.uniform(0.5, 2, size=(150, 2))
+    rows = *map(t64, parts), t64(counts)
+    repeated = *(t64(np.repeat(part, counts, 0)) for part in parts), t64(np.ones(counts.sum()))
+    for scores in (score_moments, step_p_values):
+        found, expected = (scores(basis, basis.terms, *own) for own in (rows, repeated))
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_allclose(found[key], value, rtol=1e-9)
+    known = replace(basis, terms=[(0,)])
+    tests = [EffectTest(known, [(1,)], *own) for own in (rows, repeated)]
+    assert_allclose(tests[0].p_values()[(1,)], tests[1].p_values()[(1,)], rtol=1e-8)
+    assert_allclose(tests[0].joint_p_values(), tests[1].joint_p_values(), rtol=1e-8)
 
 
 def test_scores_of_effects_beside_others_are_those_of_dense_matrices():
@@ -462,7 +483,8 @@ def test_scores_of_effects_beside_others_are_those_of_dense_matrices():
     left = np.linalg.inv(np.eye(n) + w * known)
     beside = left @ new @ left.T
     whitened = beside @ np.linalg.inv(np.eye(n) + w * beside)
-    test = EffectTest(replace(basis, terms=[(0,)]), [(1,)], *map(t64, (data, r, precision)))
+    rows = data, r, precision, np.ones(n)
+    test = EffectTest(replace(basis, terms=[(0,)]), [(1,)], *map(t64, rows))
     found = test.p_values()[(1,)], *test.joint_p_values()
     assert found[0] == pytest.approx(found[1], rel=1e-9)
     L = center @ r @ r.T @ center

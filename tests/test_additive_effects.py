@@ -20,12 +20,12 @@ def drawn_classes(logits, rng):
 def test_moments_of_scores_are_those_of_all_permutations(n_columns):
     rng = np.random.default_rng(0)
     features, residuals = (
-        _effect_test._centered(torch.from_numpy(rng.gamma(0.5, size=(6, k))))
-        for k in (n_columns, 2)
+        values - values.mean(0)
+        for values in (torch.from_numpy(rng.gamma(0.5, size=(6, k))) for k in (n_columns, 2))
     )
     orders = map(list, itertools.permutations(range(6)))
     scores = [(features.T @ residuals[order]).square().sum().item() for order in orders]
-    parts = _effect_test._invariants(features), _effect_test._invariants(residuals)
+    parts = (_effect_test._invariants(values, torch.ones(6)) for values in (features, residuals))
     np.testing.assert_allclose(_effect_test._moments(6, *parts), (np.mean(scores), np.var(scores)))
 
 

@@ -46,11 +46,11 @@ def test_p_values_hold_for_any_noise(stepped):
     rare = (rng.uniform(size=(100, 200, 1)) < 0.05) - 0.05
     for draws in (rng.normal(size=(200, 200, 1)), rng.standard_t(3, size=(100, 200, 1)), rare):
         found = [
-            step_p_values(basis, basis.terms, X, r, r.var() * ones).values()
+            step_p_values(basis, basis.terms, X, r, r.var() * ones, ones[:, 0]).values()
             for r in torch.tensor(draws)
         ]
         assert np.mean([3 * min(own) < 0.05 for own in found]) < 0.08
-    few = X[:20], 9 * ones[:20], ones[:20]
+    few = X[:20], 9 * ones[:20], ones[:20], ones[:20, 0]
     assert set(step_p_values(basis, basis.terms, *few).values()) == {1.0}
 
 
@@ -65,7 +65,7 @@ def test_p_values_are_those_of_bins_and_neighbors(stepped):
         var = np.maximum(w[cells].mean(1), r[cells].var(1, ddof=1)) / k
         ratios += [mean**2 / var, np.diff(mean, axis=0) ** 2 / (var[1:] + var[:-1])]
     ratios = np.concatenate(ratios)
-    found = step_p_values(basis, basis.terms, *map(torch.tensor, (X, r, w)))
+    found = step_p_values(basis, basis.terms, *map(torch.tensor, (X, r, w, np.ones(48))))
     assert_allclose(found[1], min(1, ratios.size * 2 * norm.sf(np.sqrt(ratios.max()))))
 
 

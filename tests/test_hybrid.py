@@ -36,7 +36,7 @@ from skgpsvm._targets import regression_sites
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor, _learning, _training
-from skgpsvm.hybrid._held_out import _NOISE_PRIOR_STD, CalibratedLoss, row_hashes, split
+from skgpsvm.hybrid._held_out import _NOISE_PRIOR_STD, CalibratedLoss, observed_hashes, split
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import FeatureMap, HybridNetwork, NetworkPosterior
 from skgpsvm.hybrid._weights import checksum
@@ -1307,8 +1307,8 @@ def test_rows_are_held_out_for_early_stopping_only(early_stopping, monkeypatch):
         lambda *args, **kwargs: seen.append(len(args[2])) or JointTraining(*args, **kwargs),
     )
     monkeypatch.setattr(
-        "skgpsvm.hybrid._held_out.row_hashes",
-        lambda rows, salt: hashed.append(len(rows)) or row_hashes(rows, salt),
+        "skgpsvm.hybrid._held_out.observed_hashes",
+        lambda rows, *args: hashed.append(len(rows)) or observed_hashes(rows, *args),
     )
     X, y = waves(100)
     HybridSVGPRegressor(early_stopping=early_stopping, max_iter=2, random_state=0).fit(X, y)

@@ -10,8 +10,8 @@ class EffectTest:
     r"""Score test of effects that a model lacks, of each and of several together.
 
     Let :math:`\Phi` be the whitened features of some effects at their initial hyperparameters, and
-    R (n, c) the derivatives of the rows' log densities in the c latents, both centered. The score
-    of the variance of these effects is
+    R (n, c) the derivatives of the log densities of n observations in the c latents, both centered.
+    The score of the variance of these effects is
 
     .. math:: T = \|\Phi^\top R\|^2 = \mathrm{tr}\,K L, \qquad
               K = \Phi \Phi^\top, \qquad L = R R^\top.
@@ -24,6 +24,8 @@ class EffectTest:
     of features that are nearly alike, of which only differences matter, have power in this form
     alone. What the effects in the model explain of the others is removed from their features.
 
+    Equal observations are one row of :math:`\Phi` and R, times the square root of their number.
+
     Parameters
     ----------
     basis : AdditiveBasis
@@ -31,6 +33,9 @@ class EffectTest:
         The effects, each of a single feature.
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
+        Those of one observation.
+    counts : Tensor of shape (n,)
+        Numbers of equal observations.
 
     Notes
     -----
@@ -38,15 +43,16 @@ class EffectTest:
     moments under permutations.
     """
 
-    def __init__(self, basis, terms, X, residuals, precisions):
+    def __init__(self, basis, terms, X, residuals, precisions, counts):
+        self._counts, self._n = counts, counts.sum().item()
         present = [term for term in basis.terms if len(term) == 1]
         own = replace(basis, terms=present + terms)
         start = {
             name: X.new_tensor(list(values.values()), dtype=torch.float64)
             for name, values in own.start().items()
         }
-        _, *features = map(_centered, own.at(start).features(basis.unit(X))[0])
-        self._precision = precisions.mean()
+        _, *features = map(self._centered, own.at(start).features(basis.unit(X))[0])
+        self._precision = (counts @ precisions / self._n).mean()
         if present:
             known = torch.cat(features[: len(present)], 1)
             root = self._root(known)
@@ -56,8 +62,12 @@ class EffectTest:
                 for part, explained in zip(features, parts, strict=True)
             ]
         self._features = dict(zip(terms, features[len(present) :], strict=True))
-        self._residuals = _centered(residuals)
-        self._of_residuals = _invariants(self._residuals)
+        self._residuals = self._centered(residuals)
+        self._of_residuals = _invariants(self._residuals, counts)
+
+    def _centered(self, values):
+        """Return values less their mean over the observations, times the roots of the counts."""
+        return self._counts.sqrt()[:, None] * (values - self._counts @ values / self._n)
 
     def _root(self, features):
         """Return the Cholesky factor of the posterior precision of the features' weights."""
@@ -80,27 +90,25 @@ class EffectTest:
     def _p_value(self, features):
         """Return the probability that a permutation has a larger score.
 
-        The moments need four rows; fewer tell nothing.
+        The moments need four observations; fewer tell nothing.
         """
-        if len(features) < 4:
+        if self._n < 4:
             return 1.0
         score = (features.T @ self._residuals).square().sum().item()
-        mean, var = _moments(len(features), _invariants(features), self._of_residuals)
+        mean, var = _moments(self._n, _invariants(features, self._counts), self._of_residuals)
         return float(gammaincc(mean**2 / var, score * mean / var)) if var > 0 else 1.0
 
 
-def _centered(values):
-    return values - values.mean(0)
+def _invariants(values, counts):
+    """Return the traces of the products of observations, of its square, and its squared diagonal.
 
-
-def _invariants(values):
-    """Return the trace of the products of rows (n, n), of its square, and of its squared diagonal.
-
-    These are all that moments under permutations depend on.
+    These are all that moments under permutations depend on. The rows of ``values`` are as of
+    `EffectTest`.
     """
     wide = values.shape[1] > len(values)
     gram = values @ values.T if wide else values.T @ values
-    parts = gram.trace(), gram.square().sum(), values.square().sum(1).square().sum()
+    diagonal = values.square().sum(1).square() / counts
+    parts = gram.trace(), gram.square().sum(), diagonal.sum()
     return [part.item() for part in parts]
 
 

@@ -13,11 +13,11 @@ _ROUNDING = 1e-10  # relative, of eigenvalues
 _SMALL = 1e-5  # relative, of eigenvalues of a smooth covariance that are left out
 
 
-def score_moments(basis, terms, X, residuals, precisions):
+def score_moments(basis, terms, X, residuals, precisions, counts):
     r"""Return the scores of pairs of features, and their moments without an interaction.
 
-    The rows fall into the cells of a grid whose bins have equally many rows. Let :math:`R_c` and
-    :math:`W_c` be the sums of the rows' residuals r, the derivatives of their log densities, and of
+    Observations fall into the cells of a grid whose bins have equally many. Let :math:`R_c` and
+    :math:`W_c` be the sums of their residuals r, the derivatives of their log densities, and of
     their precisions, in cell c. The score is
 
     .. math:: T = R^\top D^{-1/2} M D^{-1/2} R, \qquad D = \mathrm{diag}(W), \qquad M = Q S Q,
@@ -28,13 +28,13 @@ def score_moments(basis, terms, X, residuals, precisions):
     have it if S is the identity on a finer grid. With several latents, a score is the sum over
     them.
 
-    Without an interaction, the residuals of two rows have a mean product of zero. The moments of
-    the score are then those for independent random signs of the rows,
+    Without an interaction, two residuals have a mean product of zero. The moments of the score are
+    then those for independent random signs of the observations,
 
     .. math:: E[T] = \mathrm{tr}\,M\Lambda, \qquad
               \mathrm{Var}[T] = 2\,\mathrm{tr}\,M\Lambda M\Lambda - 2\sum_i M_{cc}^2 r_i^4 / W_c^2
 
-    for row i in cell c, with :math:`\Lambda_{cc} = \sum_i r_i^2 / W_c`.
+    for observation i in cell c, with :math:`\Lambda_{cc} = \sum_i r_i^2 / W_c`.
 
     Parameters
     ----------
@@ -43,6 +43,9 @@ def score_moments(basis, terms, X, residuals, precisions):
         Terms whose features may have pairs.
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
+        Those of one observation.
+    counts : Tensor of shape (n,)
+        Numbers of equal observations.
 
     Returns
     -------
@@ -59,13 +62,13 @@ def score_moments(basis, terms, X, residuals, precisions):
     present = {j for term in terms for j in basis.in_columns(term)}
     features = sorted(j for j in present if not basis.features[j].constrained)
     # The latents have equal weight, and a row has one weight.
-    scale = precisions.mean(0).clamp_min(_TINY).rsqrt()
-    rows = _Rows(residuals * scale, (precisions * scale.square()).mean(1))
+    scale = (counts @ precisions / counts.sum()).clamp_min(_TINY).rsqrt()
+    rows = _Rows(residuals * scale, (precisions * scale.square()).mean(1), counts)
     levels = {j: basis.features[j].n_levels for j in features}
-    values = {j: u[:, j] if levels[j] else _ranks(u[:, j]) for j in features}
+    values = {j: u[:, j] if levels[j] else _ranks(u[:, j], counts) for j in features}
     pairs = [(i, j) for i in features for j in features if i < j and (i, j) not in known]
     found = {pair: [] for pair in pairs}
-    for n_bins, smooth in _grids(len(u)):
+    for n_bins, smooth in _grids(counts.sum()):
         bins = {j: _bins(values[j], 1 if levels[j] else n_bins) for j in features}
         alike = {}  # pairs by the numbers of levels of their features, 0 without levels
         for i, j in pairs:
@@ -81,11 +84,11 @@ def score_moments(basis, terms, X, residuals, precisions):
     return {pair: scores for pair, scores in found.items() if scores}
 
 
-def step_p_values(basis, terms, X, residuals, precisions):
+def step_p_values(basis, terms, X, residuals, precisions, counts):
     """Return the probability of the residuals along each number with a smooth effect, a dict.
 
-    Rows fall into bins of equally many. The test is of the largest mean of the residuals of a bin,
-    and of the largest difference between those of neighbors, on several grids of bins. The variance
+    Observations fall into bins of equally many. The test is of the largest mean of the residuals of
+    a bin, and of the largest difference between those of neighbors, on several grids. The variance
     of a mean is that by the precisions, or by the scatter in the bin where this is larger, such as
     around an outlier. Probabilities are normal, and corrected for the number of means (Bonferroni).
 
@@ -96,7 +99,9 @@ def step_p_values(basis, terms, X, residuals, precisions):
         Terms among which the smooth effects are.
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
-        Derivatives of the log densities of rows in the latents, and their variances.
+        Derivatives of the log density of one observation in the latents, and their variances.
+    counts : Tensor of shape (n,)
+        Numbers of equal observations.
     """
     u, found = basis.unit(X), {}
     for (j,) in [term for term in terms if len(term) == 1]:
@@ -104,12 +109,12 @@ def step_p_values(basis, terms, X, residuals, precisions):
         if feature.n_levels or feature.linear or feature.period or feature.constrained:
             continue
         known = u[:, j].isfinite()
-        rows = torch.stack([residuals, residuals.square(), precisions])[:, known]
-        ranks, n_bins, largest, n_means = _ranks(u[known, j]), DEFAULTS.step_bins, 0.0, 0
-        while n_bins * DEFAULTS.step_rows_in_bin <= len(ranks):
-            cells, cell, size = (
-                (n_bins * ranks).floor().unique(return_inverse=True, return_counts=True)
-            )
+        n = counts[known]
+        rows = n[:, None] * torch.stack([residuals, residuals.square(), precisions])[:, known]
+        ranks, n_bins, largest, n_means = _ranks(u[known, j], n), DEFAULTS.step_bins, 0.0, 0
+        while n_bins * DEFAULTS.step_rows_in_bin <= n.sum():
+            cells, cell = (n_bins * ranks).floor().unique(return_inverse=True)
+            size = torch.bincount(cell, n)
             sums = rows.new_zeros(3, len(cells), rows.shape[2]).index_add(1, cell, rows)
             mean, square, precision = sums / size[:, None]
             scatter = (square - mean.square()) / (size[:, None] - 1).clamp_min(1)
@@ -134,12 +139,13 @@ def _grids(n):
     return found
 
 
-def _ranks(u):
+def _ranks(u, counts):
     """Return the ranks (n,) of numbers, between 0 and 1, ties in the middle; else as in `u`."""
     known = u.isfinite()
-    _, place, counts = u[known].unique(return_inverse=True, return_counts=True)
-    middle = counts.cumsum(0).to(u) - 0.5 * counts
-    return u.masked_scatter(known, (middle / known.sum())[place])
+    _, place = u[known].unique(return_inverse=True)
+    sizes = torch.bincount(place, counts[known])
+    middle = sizes.cumsum(0) - 0.5 * sizes
+    return u.masked_scatter(known, (middle / sizes.sum())[place])
 
 
 def _bins(values, n_bins):
@@ -149,7 +155,7 @@ def _bins(values, n_bins):
 
 
 class _Rows:
-    """Weights of rows, and the products of their residuals that are summed in cells.
+    """Weights of rows, and the products of residuals of observations that are summed in cells.
 
     Attributes
     ----------
@@ -160,11 +166,11 @@ class _Rows:
         Numbers of columns of these.
     """
 
-    def __init__(self, residuals, weights):
+    def __init__(self, residuals, weights, counts):
         products = (residuals[:, :, None] * residuals[:, None]).flatten(1)
         fourth = residuals.square().sum(1, keepdim=True).square()
         terms = [weights[:, None], residuals, products, fourth]
-        self.weights, self.terms = weights, torch.cat(terms, 1)
+        self.weights, self.terms = weights, counts[:, None] * torch.cat(terms, 1)
         self.sizes = [term.shape[1] for term in terms]
 
 

@@ -265,8 +265,14 @@ class TermSearch:
         return sorted(found, key=lambda pair: -scores[pair].z)
 
     def _residuals(self):
-        """Return X of the tested rows, derivatives of their log densities, and precisions."""
-        return self.ascent.residuals(self.state, self.ascent.tested_rows(self.random_state))
+        """Return X of the tested rows, and how many observations each row is (n,).
+
+        Between them are derivatives of the log densities, and precisions, of one observation.
+        """
+        rows = self.ascent.tested_rows(self.random_state)
+        X, residuals, precisions = self.ascent.residuals(self.state, rows)
+        counts = rows.observations.double()
+        return X, residuals / counts[:, None], precisions / counts[:, None], counts
 
     def _keep_points(self, basis):
         """Learn with the inducing points of a basis; return whether the fit goes on with them.

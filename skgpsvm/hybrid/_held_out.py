@@ -24,41 +24,43 @@ _PRIOR_ROWS = 20.0
 def split(rows, share, salt, threshold):
     """Return training rows, held-out rows or None, and the largest hash of the latter.
 
-    A row is held out by the hash of its features and target in single precision, so that a warm
-    start holds out the rows of the first fit, whatever other rows it has and whatever its
-    ``dtype``. One row of each class is always a training row. A first fit, whose ``threshold`` is
-    None, holds out a ``share`` of the rows; later ones those with hashes up to the threshold.
+    An observation is held out by the hash of its features and target in single precision, so that a
+    warm start holds out those of the first fit, whatever other rows it has and whatever its
+    ``dtype``. One of each class is always trained on. A first fit, whose ``threshold`` is None,
+    holds out a ``share`` of the observations; later ones those with hashes up to the threshold.
     ``salt`` is the seed of the hashes.
     """
     if threshold is None and not share:
         threshold = _NONE_HELD
     if threshold == _NONE_HELD:
         return rows, None, threshold
-    hashes, targets = row_hashes(rows, salt)
+    observed = rows.observed()
+    hashes, targets = observed_hashes(rows, observed, salt)
     n, order = len(hashes), np.argsort(hashes, kind="stable")[::-1]
     targets = targets[order]
     kept = np.unique(targets, return_index=True)[1] if targets.ndim == 1 else np.arange(min(2, n))
     free = np.delete(order, kept)[::-1]
     if threshold is None:
         n_held = min(int(share * n), len(free))
-        # If there are too few rows, all are trained on; a warm start holds out some of the others.
+        # If there are too few, all are trained on; a warm start holds out some of the others.
         none = min(share, np.nextafter(hashes.min(), _NONE_HELD))
         threshold = float(hashes[free[n_held - 1]] if n_held else none)
     held = np.sort(free[hashes[free] <= threshold])
     if not len(held):
         return rows, None, threshold
-    return rows.part(np.setdiff1d(order, held)), rows.part(held), threshold
+    return *rows.divided(observed, held), threshold
 
 
-def row_hashes(rows, salt):
-    """Return a hash in [0, 1) of the content of each of all ranks' rows (n,), and their targets.
+def observed_hashes(rows, observed, salt):
+    """Return a hash in [0, 1) of each observation of all ranks' rows, and the targets.
 
-    Equal rows get evenly spread values. Some of them are thus held out, whatever their share of
-    all rows.
+    Equal observations get evenly spread values. Some of them are thus held out, whatever their
+    share of all. The index ``observed`` is that of `WeightedDataset.observed`.
     """
     with raise_on_all_ranks():
         own = _content_hashes(rows, salt)
-    hashes, targets = (part.cpu().numpy() for part in rows.collect(own, rows.targets))
+    parts = rows.collect(own, rows.targets)
+    hashes, targets = (part.cpu().numpy()[observed] for part in parts)
     order = np.argsort(hashes, kind="stable")
     _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
     place = np.empty(len(hashes), dtype=int)

@@ -26,7 +26,7 @@ class HybridLatents(FittedModel):
     # Seed with which the extractor is built, so that random values that are not in its state dict
     # are the same each time
     seed: int
-    threshold: float  # rows whose `row_hashes` are at most this are held out
+    threshold: float  # observations whose `observed_hashes` are at most this are held out
 
     @property
     def n_latents(self):

@@ -1,0 +1,56 @@
+"""Tables whose rows recur, since their features have few values: predictions are frequencies."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import rows_of
+from scipy.special import rel_entr
+from sklearn.base import is_classifier
+
+import skgpsvm
+from skgpsvm import AdditiveGPRegressor, SVGPRegressor
+
+ESTIMATORS = [getattr(skgpsvm, name) for name in skgpsvm.__all__ if name[0].isupper()]
+CLASSIFIERS = [kind for kind in ESTIMATORS if is_classifier(kind())]
+
+
+def table(n_levels, n_features, n_classes, n=300):
+    """Return rows of levels, the cell of each, and classes, most of which the cell determines."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(n_levels, size=(n, n_features))
+    cell = X @ n_levels ** np.arange(n_features)
+    y = np.where(rng.random(n) < 0.8, cell % n_classes, rng.integers(n_classes, size=n))
+    return X.astype(float), cell, y
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("sizes", [(2, 1, 2), (4, 1, 2), (4, 1, 3), (3, 2, 3)], ids=str)
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_classes_of_cells_have_their_frequencies(kind, sizes):
+    X, cell, y = table(*sizes)
+    classes = np.eye(sizes[2])[y]
+    found = kind(random_state=0).fit(X, y).predict_proba(X)
+    frequencies = np.array([classes[cell == k].mean(0) for k in range(cell.max() + 1)])[cell]
+    # Kullback-Leibler divergences, of which those from the frequencies of all rows are about .4.
+    assert rel_entr(frequencies, found).sum(1).mean() < 0.03
+
+
+@pytest.mark.parametrize("kind", [AdditiveGPRegressor, SVGPRegressor])
+def test_counts_of_cells_have_their_means(kind):
+    rng = np.random.default_rng(0)
+    level = rng.integers(4, size=300)
+    means = np.array([1.0, 8.0, 2.0, 6.0])
+    model = kind(likelihood="poisson", random_state=0).fit(
+        level[:, None], rng.poisson(means[level])
+    )
+    assert_allclose(model.predict(np.arange(4)[:, None]), means, rtol=0.2)
+
+
+def test_observations_are_copies_together_and_recurring_rows_apart():
+    rng, weights = np.random.default_rng(0), np.array([1.0, 3.0, 0.5, 2.0])
+    recurring = rows_of(np.array([[0.0], [0.0], [1.0], [1.0]]), np.array([0, 1, 0, 1]), weights)
+    assert_array_equal(recurring.observations, [1, 3, 1, 2])
+    assert_array_equal(recurring.observed(), [0, 1, 1, 1, 2, 3, 3])
+    X = np.append(rng.normal(size=(30, 1)), [[0.0], [0.0]], 0)
+    copies = rows_of(X, np.append(np.zeros(30, int), [0, 1]), np.full(32, 3.0))
+    assert_array_equal(copies.observations, np.append(np.ones(30), [3, 3]))
