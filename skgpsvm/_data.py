@@ -219,6 +219,11 @@ class WeightedDataset:
         """Number of observations (n,) of each row, of which `left_out_weights` are one."""
         return self.weights / self.left_out_weights
 
+    @property
+    def n_observations(self):
+        """Number of observations of all ranks, rounded."""
+        return round(self.sum(self.observations.double().sum())[0].item())
+
     def spaced(self, max_rows):
         """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
         return evenly_spaced(self.n_rows, max_rows)

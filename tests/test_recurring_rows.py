@@ -8,7 +8,7 @@ from scipy.special import rel_entr
 from sklearn.base import is_classifier
 
 import skgpsvm
-from skgpsvm import AdditiveGPRegressor, SVGPRegressor
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, SVGPRegressor
 
 ESTIMATORS = [getattr(skgpsvm, name) for name in skgpsvm.__all__ if name[0].isupper()]
 CLASSIFIERS = [kind for kind in ESTIMATORS if is_classifier(kind())]
@@ -46,6 +46,19 @@ def test_counts_of_cells_have_their_means(kind):
     assert_allclose(model.predict(np.arange(4)[:, None]), means, rtol=0.2)
 
 
+def test_an_additive_model_learns_codes_of_categories():
+    rng = np.random.default_rng(2)
+    code, logits = rng.integers(12, size=300), 2 * rng.normal(size=12)
+    p = 1 / (1 + np.exp(-logits[code]))
+    y = rng.random(300) < p
+    divergence = []
+    for categorical in (None, [0]):
+        model = AdditiveGPClassifier(categorical_features=categorical, random_state=0)
+        found = model.fit(code[:, None], y).predict_proba(code[:, None])
+        divergence.append(rel_entr(np.column_stack([1 - p, p]), found).sum(1).mean())
+    assert divergence[0] < 1.3 * divergence[1]
+
+
 def test_observations_are_copies_together_and_recurring_rows_apart():
     rng, weights = np.random.default_rng(0), np.array([1.0, 3.0, 0.5, 2.0])
     recurring = rows_of(np.array([[0.0], [0.0], [1.0], [1.0]]), np.array([0, 1, 0, 1]), weights)
@@ -54,3 +67,4 @@ def test_observations_are_copies_together_and_recurring_rows_apart():
     X = np.append(rng.normal(size=(30, 1)), [[0.0], [0.0]], 0)
     copies = rows_of(X, np.append(np.zeros(30, int), [0, 1]), np.full(32, 3.0))
     assert_array_equal(copies.observations, np.append(np.ones(30), [3, 3]))
+    assert copies.n_observations == 36

@@ -42,8 +42,8 @@ class Grids:
         masses = [j for j, feature in enumerate(features) if feature.column is not None]
         columns = range(len(features) - len(masses))
         varying = [j for j in columns if not features[j].constant]
-        most = _max_points(rows.n_rows, len(varying))
-        requested = self._requested(rows.n_rows, len(varying))
+        n = rows.n_observations
+        most, requested = _max_points(n, len(varying)), self._requested(n, len(varying))
         points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
@@ -77,7 +77,7 @@ class Grids:
 
     def with_steps(self, basis, columns, rows):
         """Return the `AdditiveBasis` with steps of some columns, at quantiles of the rows."""
-        most = min(rows.n_rows // DEFAULTS.step_rows, DEFAULTS.all_steps // len(columns))
+        most = min(rows.n_observations // DEFAULTS.step_rows, DEFAULTS.all_steps // len(columns))
         u = basis.unit(rows.inputs(rows.spaced(_QUANTILE_ROWS)))
         edges = [_edges(u[:, j], max(most, 2)).tolist() for j in columns]
         steps = [
@@ -89,13 +89,13 @@ class Grids:
         basis.measure(rows, self.empirical)
         return basis
 
-    def _requested(self, n_rows, n_varying):
+    def _requested(self, n, n_varying):
         """Return the numbers of inducing points of an effect, and of each feature of a pair.
 
         None is a point at every value.
         """
         of_effect, of_pair = self.n_inducing, self.n_inducing_pair
-        by_rows, by_rows_in_pair = _max_points(self.information * n_rows, n_varying)
+        by_rows, by_rows_in_pair = _max_points(self.information * n, n_varying)
         if of_effect == "auto":
             each = DEFAULTS.all_auto_points // max(n_varying, 1)
             most = min(each, by_rows, DEFAULTS.max_auto_points)
@@ -137,7 +137,7 @@ class Grids:
         # The time of c latents is that of c matrices of the points.
         points = DEFAULTS.grid_points / len(length) ** (1 / 3)
         most = math.isqrt(int(points) // max(len(basis.pairs), 1))
-        _, by_rows = _max_points(self.information * rows.n_rows, len(basis.axes))
+        _, by_rows = _max_points(self.information * rows.n_observations, len(basis.axes))
         finer = min(2 * n, max(n, most), by_rows)
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
         axes = [k for k, j in enumerate(basis.pair_axes) if j not in basis.pair_points]
@@ -170,10 +170,13 @@ def _edges(u, most):
     return 0.5 * (values[last] + values[last + 1])
 
 
-def _max_points(n_rows, n_varying):
-    """Return the maximum numbers of inducing points of an effect, and of each feature of a pair."""
-    of_effect = int(n_rows) // min(16, 2 * max(n_varying, 1))
-    of_pair = math.isqrt(int(n_rows)) // 2
+def _max_points(n, n_varying):
+    """Return the maximum numbers of inducing points of an effect, and of each feature of a pair.
+
+    They are those of n observations.
+    """
+    of_effect = int(n) // min(16, 2 * max(n_varying, 1))
+    of_pair = math.isqrt(int(n)) // 2
     return max(DEFAULTS.points, of_effect), max(DEFAULTS.pair_points, of_pair)
 
 

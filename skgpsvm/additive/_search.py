@@ -354,10 +354,11 @@ class TermSearch:
         If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
         fit each effect to noise add more, in each of c latent functions; the sum of these gains
         scatters with the root of c. The length of a description counts too, in proportion to
-        features per row: the logarithm of the number of choices of so many features, besides clear
-        ones, and half the logarithm of n rows for each and each latent function.
+        features per observation: the logarithm of the number of choices of so many features,
+        besides clear ones, and half the logarithm of n observations for each and each latent
+        function.
         """
-        d, n = self._n_columns, self.ascent.rows.n_rows
+        d, n = self._n_columns, self.ascent.rows.n_observations
         k, c = len(effects) - n_clear, len(self.state.length)
         length = math.log(math.comb(d - n_clear, k)) + 0.5 * k * c * math.log(n)
         return math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length * min(d / n, 1)
