@@ -305,19 +305,25 @@ class WeightedDataset:
     def units(self):
         """Return, for each unit of weight, the index of its row among all ranks' rows.
 
-        The number of units of a row is the ratio of its weight to the mean weight, rounded up.
-        Subsets draw units, not rows, so that a weight is equivalent to repetition.
+        The number of units of a row is the ratio of its weight to the mean weight, or the number of
+        its `observations` if there are more, rounded up. Subsets draw units, not rows, so that a
+        weight is equivalent to repetition.
         """
-        return self._repeated(self.weights.double() / (self.total_weight / self.n_rows))
+        relative = self.weights.double() * (self.n_rows / self.total_weight)
+        return self._repeated(torch.maximum(relative, self.observations.double()))
 
     def observed(self):
         """Return, for each of the `observations`, the index of its row among all ranks' rows."""
         return self._repeated(self.observations)
 
     def _repeated(self, numbers):
-        """Return the indices of all ranks' rows, repeated by numbers (n,), which are rounded up."""
+        """Return the indices of all ranks' rows, repeated by numbers (n,), which are rounded up.
+
+        They are divided by a factor before if one of them is too large.
+        """
         (numbers,) = self.collect(numbers.double())
-        numbers = (numbers - _ROUNDING).ceil().clamp(1, _MAX_UNITS).long().cpu().numpy()
+        numbers = numbers / max(1.0, numbers.max().item() / _MAX_UNITS)
+        numbers = (numbers - _ROUNDING).ceil().clamp_min(1).long().cpu().numpy()
         return np.repeat(np.arange(self.n_rows), numbers)
 
     def of_units(self, units, chosen):

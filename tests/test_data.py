@@ -287,17 +287,22 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
         assert_array_equal(parts[0], parts[2])
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("scale", [1e-6, 1.0])
 def test_units_divide_rows_by_their_weight(scale):
-    weights = np.array([1.0, 1.0, 0.3, 37.7])
-    rows = WeightedDataset(np.eye(4), np.zeros(4), scale * weights, CPU, torch.float64)
+    X, weights = np.arange(12.0)[:, None], np.array([*np.ones(10), 0.3, 37.7])
+    rows = WeightedDataset(X, np.zeros(12), scale * weights, CPU, torch.float64)
     units = rows.units()
-    # The mean weight is 10.
-    assert units.tolist() == [0, 1, 2, 3, 3, 3, 3]
-    without, alone = rows.divided(units, np.array([1, 4]))
-    assert_allclose(without.weights, scale * np.array([1, 0.3, 0.75 * 37.7]))
-    assert_allclose(alone.weights, scale * np.array([1, 0.25 * 37.7]))
-    assert_array_equal(alone.X, np.eye(4)[[1, 3]])
+    # The mean weight is 4.
+    assert units.tolist() == [*range(11), *[11] * 10]
+    without, alone = rows.divided(units, np.array([1, 12]))
+    assert_allclose(without.weights, scale * np.array([*np.ones(9), 0.3, 0.9 * 37.7]))
+    assert_allclose(alone.weights, scale * np.array([1, 0.1 * 37.7]))
+    assert_array_equal(alone.X, X[[1, 11]])
+
+
+def test_units_are_shares_of_many_observations():
+    rows = WeightedDataset(np.eye(3), np.zeros(3), np.array([4e4, 1e4, 3.0]), CPU, torch.float64)
+    assert np.bincount(rows.units()).tolist() == [100, 25, 1]
 
 
 def test_thinned_rows_weigh_one_on_average():

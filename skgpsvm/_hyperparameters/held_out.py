@@ -23,8 +23,8 @@ POWER_PRIOR, LOCAL_POWER_PRIOR = 1.0, 10.0
 
 
 def held_out_units(rows, random_state, max_units=np.inf):
-    """Choose some observations to hold out; return all of them, and the index of these."""
-    units = rows.observed()
+    """Choose some units of weight to hold out; return all units, and the index of these."""
+    units = rows.units()
     size = int(min(_HELD_OUT * len(units), max_units))
     return units, random_state.choice(len(units), size, replace=False)
 

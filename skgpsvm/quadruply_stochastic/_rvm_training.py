@@ -335,10 +335,10 @@ def _concatenated(parts):
 def _folds(rows, random_state):
     """Return an iterator over pairs of training rows and held-out rows, one per fold.
 
-    Folds divide the observations. Each has nearly the same number of every class. Classes are in
-    the order of their first observations, so that other labels give the same folds.
+    Folds divide the units of weight. Each has nearly the same number of every class. Classes are in
+    the order of their first units, so that other labels give the same folds.
     """
-    units = rows.observed()
+    units = rows.units()
     order = random_state.permutation(len(units))
     if not rows.targets.is_floating_point():
         (codes,) = rows.collect(rows.targets)
