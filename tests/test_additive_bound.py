@@ -25,6 +25,7 @@ from skgpsvm.additive._bound import (
     precision_root,
 )
 from skgpsvm.additive._effect_test import EffectTest
+from skgpsvm.additive._effects import InformedEffects
 from skgpsvm.additive._fixed_processes import Levels
 from skgpsvm.additive._interactions import score_moments, step_p_values
 from skgpsvm.additive._posterior import AdditivePosterior
@@ -240,12 +241,45 @@ def test_derivatives_are_those_of_differences(kind, form):
         assert_allclose(slopes[name], slope, rtol=1e-5, atol=1e-6)
 
 
+@forms
+@pytest.mark.parametrize("rows", [True, False])
+def test_informed_effects_lose_little_and_have_derivatives(form, rows):
+    basis, rng, n = variants()["missing"], np.random.default_rng(0), 40
+    data = rng.uniform(size=(n, 2))
+    data[:5, 0] = np.nan
+    precision, linear = t64(rng.uniform(0.5, 2, (2, n))), t64(rng.normal(size=(2, n)))
+    columns = RowColumns(basis(t64(data)))
+    T = columns.joined
+    sums = Sums(T.T @ (precision[..., None] * T), linear @ T)
+    sums = SiteRows(columns, precision, linear) if rows else sums
+    theta = {name: t64(list(own.values())) for name, own in basis.start().items()}
+    theta["variance"][2] = -9.0  # the rows tell of few directions of the pair
+    whole, noise = basis.at(theta), t64(0.0)
+    informed = whole.informed(sums, noise)
+    sizes = [[coef.shape[1] for coef in effects.coefs] for effects in (informed, whole)]
+    assert sizes[0][3] < sizes[1][3]
+    assert sizes[0][0] == sizes[1][0]
+    loss = collapsed(whole, sums, noise, *form) - collapsed(informed, sums, noise, *form)
+    if form[0] == "full":
+        assert 0 < loss < 0.05
+
+    def bound(*parts):
+        moved = InformedEffects(basis.at(dict(zip(theta, parts, strict=True))), informed.directions)
+        return collapsed(moved, sums, noise, *form)
+
+    slopes, _ = EffectsBound(informed, sums, noise, *form).derivatives(list(theta))
+    numeric = differences(bound, *theta.values(), step=1e-5)
+    for name, slope in zip(theta, numeric, strict=True):
+        assert_allclose(slopes[name], slope, rtol=1e-5, atol=1e-6)
+
+
 def test_bounds_and_information_of_several_latents_are_sums():
     basis, names = tiny(), list(THETA)
     parts, sums = two_latents(basis)
     effects, noise = basis.at(THETA), THETA["noise"]
     both = EffectsBound(effects, sums, noise)
     assert_allclose(both.value, sum(collapsed(effects, part, noise) for part in parts))
+    assert_allclose(both.gains(), sum(EffectsBound(effects, part, noise).gains() for part in parts))
     columns, expected = torch.cat(basis(t64(X)), 1), 0.0
     for weights, y in [(np.ones(len(X)), Y), ([1, 2, 1, 3, 1], Y[::-1].copy())]:
 

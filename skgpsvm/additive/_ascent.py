@@ -85,6 +85,7 @@ class AdditiveAscent(Stage):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.shrinkage = limits, shrinkage
         self.learned, self._earlier = ("length", "variance", "noise"), None
+        self._held = False  # the hyperparameters
         self._priors = {}  # `Prior` at the hyperparameters of each latent, for the posterior
 
     def _log_prior(self, own):
@@ -114,9 +115,12 @@ class AdditiveAscent(Stage):
     def _sums_of(self, state, index):
         """Return the `Sums` of a latent, or those of a slice of latents."""
 
-    def sums(self, state):
-        """Return the `Sums` of each latent."""
-        return [self._sums_of(state, k) for k in range(len(state.length))]
+    def _parts(self, state):
+        """Yield the hyperparameters, the `Sums` and the `Prior` of each group of latents."""
+        latents = self.latents(state)
+        for group in self._groups(state):
+            own, sums = latents[group][0], self._sums_of(state, group)
+            yield own, sums, self._prior(own, sums, keep=True)
 
     def _maximize(self, own, sums, radius):
         """Take a few steps of Fisher scoring on a group's hyperparameters, in a trust region.
@@ -128,15 +132,17 @@ class AdditiveAscent(Stage):
         """
         names = [name for name in self.learned if own[name].numel()]
         if not names:
-            return own, self._evidence(own, sums).value + self._log_prior(own)[0], radius
+            evidence = self._evidence(own, sums, self._prior(own, sums, keep=True))
+            return own, evidence.value + self._log_prior(own)[0], radius
 
         packing = FlatParameters(names, {}, self._bounds(own["variance"]))
+        new_prior = self._priors_near(own, sums)
         highest, prior = -math.inf, None  # only a point of higher value is accepted
 
         def evaluate(vector):
             nonlocal highest, prior
             parts = {**own, **packing.parts(vector, own)}
-            evidence = self._evidence(parts, sums)
+            evidence = self._evidence(parts, sums, new_prior(parts))
             log_prior, prior_gradient, prior_information = self._log_prior(parts)
 
             if (value := evidence.value + log_prior) > highest:
@@ -172,15 +178,18 @@ class AdditiveAscent(Stage):
     def _new_prior(self, own, sums):
         return self.basis.at(own)
 
-    def _evidence(self, own, sums):
-        """Return the ELBO at a latent's hyperparameters, with derivatives on request."""
-        return EffectsBound(self._prior(own, sums), sums, own["noise"], *self.form)
+    def _priors_near(self, own, sums):
+        """Return a callable that takes hyperparameters near those of a latent to the `Prior`."""
+        return lambda parts: self._prior(parts, sums)
 
-    def _posterior(self, own, sums, earlier):
-        effects, var = self._prior(own, sums, keep=True), own["noise"].exp()
-        found = sums.of_features(effects)
+    def _evidence(self, own, sums, prior):
+        """Return the ELBO at a latent's hyperparameters, with derivatives on request."""
+        return EffectsBound(prior, sums, own["noise"], *self.form)
+
+    def _posterior(self, own, sums, prior, earlier):
+        var, found = own["noise"].exp(), sums.of_features(prior)
         parts = zip(earlier, (found.gram, found.cross), strict=True)
-        return AdditivePosterior(effects, *(old + new / var for old, new in parts), *self.form)
+        return AdditivePosterior(prior, *(old + new / var for old, new in parts), *self.form)
 
     def _bounds(self, like):
         effects, pairs = self._limits
@@ -237,7 +246,7 @@ class AdditiveAscent(Stage):
         rows = self._left_out_rows()
         X, gradients, precisions = self.residuals(state, rows)
         _, targets, weights = rows.take(slice(None))
-        mean, var = self._row_moments(self.posteriors(state), X)
+        mean, var = self._row_moments(self.posteriors(state, whole=False), X)
         share = (rows.left_out_weights / weights)[:, None]
         left = (1 - share * precisions * var).clamp_min(_MIN_LEFT)
         parts = targets, mean - share * gradients * var / left, var / left, weights
@@ -268,11 +277,18 @@ class AdditiveAscent(Stage):
         ]
         return tuple(map(torch.cat, zip(*found, strict=True)))
 
-    def posteriors(self, state):
-        """Return the `EffectsPosterior` of each latent."""
+    def posteriors(self, state, whole=True):
+        """Return the `EffectsPosterior` of each latent.
+
+        With ``whole=False``, they have the features of learning, see `InformedEffects`.
+        """
         others = self._earlier or [(0.0, 0.0)] * len(state.length)
-        parts = zip(self.latents(state), self.sums(state), others, strict=True)
-        return [self._posterior(*part) for part in parts]
+        found = []
+        for group, (own, _, prior) in zip(self._groups(state), self._parts(state), strict=True):
+            prior = prior.whole if whole else prior
+            for k in range(len(others))[group]:
+                found.append(self._posterior(own, self._sums_of(state, k), prior, others[k]))
+        return found
 
     @abstractmethod
     def init(self, noise, before=None):
@@ -299,7 +315,7 @@ class AdditiveAscent(Stage):
         earlier : list of pairs of Tensors (p, p), (p,), optional
             ``gram`` and ``cross`` of each latent's posterior given the earlier rows.
         """
-        self.learned, self._earlier = (), earlier
+        self.learned, self._earlier, self._held = (), earlier, True
         return AdditiveState(length=length, variance=variance, noise=noise)
 
     def held(self, state):
@@ -308,12 +324,12 @@ class AdditiveAscent(Stage):
 
     def gains(self, state, terms):
         """Return how much each of some terms adds to the ELBO of all latents, in nats, a list."""
-        latents = zip(self.latents(state), self.sums(state), strict=True)
         places = [self.basis.terms.index(term) for term in terms]
-        return sum(self._gains(own, sums, places) for own, sums in latents).tolist()
+        return sum(self._gains(*part, places) for part in self._parts(state)).tolist()
 
-    def _gains(self, own, sums, places):
-        return EffectsBound(self._prior(own, sums), sums, own["noise"]).gains()[places]
+    def _gains(self, own, sums, prior, places):
+        """Return how much the terms at some places add to the ELBO of a group of latents."""
+        return EffectsBound(prior, sums, own["noise"]).gains()[places]
 
     def prune(self, state, least, most=math.inf, kept=()):
         """Drop terms while one adds too little to the ELBO, or there are too many pairs.
@@ -395,8 +411,7 @@ class AdditiveAscent(Stage):
 
     def elbo(self, state):
         """Return the ELBO of all latents, in nats, up to a constant."""
-        latents = zip(self.latents(state), self.sums(state), strict=True)
-        return sum(self._evidence(own, sums).value for own, sums in latents)
+        return sum(self._evidence(*part).value for part in self._parts(state))
 
     def drop(self, state, going):
         """Remove terms from the basis and from the state."""

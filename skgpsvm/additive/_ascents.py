@@ -47,14 +47,14 @@ class Ascents:
         return self._ascent(kind, least, basis, rows)
 
     def _keeps_sites(self, basis, rows):
-        """Return whether the rows are fewer than the columns, and all in one batch.
+        """Return whether the rows are fewer than three per column, and all in one batch.
 
-        With n rows, r columns and p features, some r / 3, products of the features then take
-        O(n p^2) instead of O(r^2 p), and no Gram matrix takes O(n r^2).
+        With n rows, r columns and p features, some r / 4 of which are learned with, products of the
+        features then take O(n p^2) instead of O(r^2 p), and no Gram matrix takes O(n r^2).
         """
         here = len(rows) == rows.n_rows  # and not on other ranks
         at_once = self.batch_size is None or self.batch_size >= rows.n_rows
-        return here and at_once and rows.n_rows < basis.n_columns(rows)
+        return here and at_once and rows.n_rows < 3 * basis.n_columns(rows)
 
     def exact(self, basis, rows):
         """Return the `AdditiveAscent` of a basis without inducing points."""

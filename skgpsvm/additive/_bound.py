@@ -24,7 +24,7 @@ class RowColumns:
     """
 
     def __init__(self, parts):
-        self.parts, self._latest = parts, (None, None)
+        self.parts, self._features, self._variances = parts, (None, None), (None, None)
 
     @cached_property
     def joined(self):
@@ -32,15 +32,18 @@ class RowColumns:
         return torch.cat(self.parts, 1)
 
     def features(self, effects):
-        """Return whitened features (n, p), and prior variances (n, 1 + n_terms), at `Effects`."""
-        known, found = self._latest
-        if known is not effects:
-            parts = list(zip(self.parts, effects.coefs, effects.covs, strict=True))
-            features = torch.cat([part @ coef for part, coef, _ in parts], 1)
-            prior = torch.stack([((part @ cov) * part).sum(1) for part, _, cov in parts], 1)
-            found = features, prior
-            self._latest = effects, found
-        return found
+        """Return whitened features (n, p) at `Effects`."""
+        if self._features[0] is not effects:
+            parts = zip(self.parts, effects.coefs, strict=True)
+            self._features = effects, torch.cat([part @ coef for part, coef in parts], 1)
+        return self._features[1]
+
+    def variances(self, effects):
+        """Return prior variances (n,) of the sum of all terms at `Effects`."""
+        if self._variances[0] is not effects:
+            parts = zip(self.parts, effects.covs, strict=True)
+            self._variances = effects, sum(((part @ cov) * part).sum(1) for part, cov in parts)
+        return self._variances[1]
 
 
 @dataclass
@@ -69,12 +72,18 @@ class Sums:
         """Return the `FeatureSums` of `Effects`."""
         return _SummedFeatures(effects, self)
 
+    def own_grams(self, effects):
+        """Return Gram matrices (r, r) of the columns of each term, summed over latents, a list."""
+        gram = self.gram.reshape(-1, *self.gram.shape[-2:])
+        sizes = [len(coef) for coef in effects.coefs]
+        return [block.sum(0) for block in diagonal_blocks(gram, sizes)]
+
 
 @dataclass
 class SiteRows:
     """Sites of the rows for one latent, or for several, with the columns that `Sums` sum over.
 
-    Where rows are fewer than columns, products of their features take less time than those of the
+    Where rows are few, products of their features take less time than those of the
     Gram matrix of the columns.
 
     Attributes
@@ -88,7 +97,7 @@ class SiteRows:
     linear: torch.Tensor
     squares, weight = 0.0, 0.0
 
-    @property
+    @cached_property
     def cross(self):
         """Sums of the columns times the linear terms, (..., r)."""
         return self.linear @ self.columns.joined
@@ -96,6 +105,15 @@ class SiteRows:
     def of_features(self, effects):
         """Return the `FeatureSums` of `Effects`."""
         return _RowFeatures(effects, self)
+
+    @cached_property
+    def _own_grams(self):
+        total = self.precision.reshape(-1, self.precision.shape[-1]).sum(0)[:, None]
+        return [part.T @ (total * part) for part in self.columns.parts]
+
+    def own_grams(self, effects):
+        """Return Gram matrices (r, r) of the columns of each term, summed over latents, a list."""
+        return self._own_grams
 
 
 class FeatureSums(ABC):
@@ -106,8 +124,6 @@ class FeatureSums(ABC):
     gram : Tensor of shape (..., p, p)
     cross : Tensor of shape (..., p)
         With the targets, or with the linear terms of sites.
-    prior : Tensor of shape (..., 1 + n_terms)
-        Prior variances of the constant and each term.
     """
 
     @abstractmethod
@@ -137,10 +153,6 @@ class FeatureSums(ABC):
         They are summed over latents, and each term has its own rows and columns.
         """
 
-    @abstractmethod
-    def own_grams(self):
-        """Return Gram matrices (r, r) of the columns of each term, summed over latents, a list."""
-
 
 class _SummedFeatures(FeatureSums):
     """`FeatureSums` from the Gram matrix of the columns."""
@@ -152,8 +164,6 @@ class _SummedFeatures(FeatureSums):
         gram = zip(self._coefs, self._half.split(self._rows, -2), strict=True)
         self.gram = torch.cat([coef.T @ part for coef, part in gram], -2)
         self.cross = self._of_features(sums.cross)
-        covs = zip(effects.covs, diagonal_blocks(sums.gram, self._rows), strict=True)
-        self.prior = torch.stack([(cov * block).sum((-2, -1)) for cov, block in covs], -1)
 
     def _of_features(self, array):
         found = array.new_empty(*array.shape[:-1], sum(self._sizes))
@@ -177,9 +187,6 @@ class _SummedFeatures(FeatureSums):
         parts = self._half.split(self._rows, -2), by_features.split(self._sizes, -1)
         return [(half @ by).sum(0) for half, by in zip(*parts, strict=True)]
 
-    def own_grams(self):
-        return [block.sum(0) for block in diagonal_blocks(self._columns, self._rows)]
-
 
 class _RowFeatures(FeatureSums):
     """`FeatureSums` from the features of the rows."""
@@ -187,33 +194,29 @@ class _RowFeatures(FeatureSums):
     def __init__(self, effects, rows):
         self._columns, self._precision = rows.columns, rows.precision[..., None]
         self._sizes = [coef.shape[1] for coef in effects.coefs]
-        self._features, prior = rows.columns.features(effects)
+        self._features = rows.columns.features(effects)
         p, precision = self._features.shape[1], rows.precision.reshape(-1, len(self._features))
-        gram = prior.new_zeros(len(precision), p, p)
+        gram = precision.new_zeros(len(precision), p, p)
         add_grams(gram, self._features, precision.T)
         self.gram = mirror(gram).view(*rows.precision.shape[:-1], p, p)
-        self.cross, self.prior = rows.linear @ self._features, rows.precision @ prior
+        self.cross = rows.linear @ self._features
 
     def with_columns(self, weights):
         of_rows = self._precision * (self._features @ weights)  # (c, n, k)
-        found = self._columns.joined.T @ of_rows.transpose(0, 1).flatten(1)  # one pass over columns
-        return found.unflatten(1, (len(weights), -1)).transpose(0, 1)
+        found = of_rows.mT.flatten(0, 1) @ self._columns.joined  # one pass over columns
+        return found.unflatten(0, (len(weights), -1)).mT
 
     def along(self, moves):
-        parts = [self._columns.parts[place] @ own for place, own in moves.items()]
-        functions = torch.cat([self._precision[..., :0], *parts], -1)
-        weighted = (self._precision * functions).mT
-        return weighted @ self._features, weighted @ functions
+        parts = [own.mT @ self._columns.parts[place].T for place, own in moves.items()]
+        functions = torch.cat([self._precision.mT[:, :0], *parts], 1)  # (c, k, n)
+        weighted = self._precision.mT * functions
+        return weighted @ self._features, weighted @ functions.mT
 
     def by_coefs(self, by_features):
         pairs = zip(self._precision, by_features, strict=True)
         by_rows = sum(precision * (self._features @ by) for precision, by in pairs)
         parts = zip(self._columns.parts, by_rows.split(self._sizes, 1), strict=True)
         return [part.T @ by for part, by in parts]
-
-    def own_grams(self):
-        total = self._precision.sum(0)
-        return [part.T @ (total * part) for part in self._columns.parts]
 
 
 class EffectsBound:
@@ -250,11 +253,14 @@ class EffectsBound:
         self._chol = precision_root(self._gram)
         self._weights = torch.cholesky_solve(self._cross[..., None], self._chol)[..., 0]
         self._log_det = 2 * self._chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        explained = self._gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-        self._misfit = (sums.squares + self._found.prior.sum(-1)) / self._var - explained
-        size = sums.weight * (math.log(2 * math.pi) + noise)
+        # What the terms leave of their prior variances, summed over rows and latents.
+        pairs = zip(effects.covs, sums.own_grams(effects), strict=True)
+        prior = torch.stack([(cov * gram).sum() for cov, gram in pairs]) / self._var
+        explained = [_traces(block).sum() for block in own_blocks(self._gram, effects)]
+        self._unexplained = prior - torch.stack(explained)
+        size = sums.squares / self._var + sums.weight * (math.log(2 * math.pi) + noise)
         fit = (self._cross * self._weights).sum(-1) - self._log_det
-        self.value = 0.5 * (fit - self._loss() - size - self._misfit).sum().item()
+        self.value = 0.5 * ((fit - self._loss() - size).sum() - self._unexplained.sum()).item()
 
     @cached_property
     def _left(self):
@@ -290,15 +296,14 @@ class EffectsBound:
         return -cov
 
     def gains(self):
-        """Return how much each term adds to one latent's bound of full covariance, (n_terms,)."""
+        """Return how much each term adds to the bounds of full covariance, (n_terms,)."""
         blocks = own_blocks(torch.cholesky_inverse(self._chol), self.prior)
-        weights = self._weights.split([len(block) for block in blocks])
-        found = []
-        for block, w in zip(blocks, weights, strict=True):
-            found.append(w @ torch.linalg.solve(block, w) + torch.logdet(block))
-        explained = [block.trace() for block in own_blocks(self._gram, self.prior)]
-        misfits = self._found.prior / self._var - torch.stack(explained)
-        return 0.5 * (torch.stack(found) - misfits)[1:]
+        weights = self._weights[..., None].split([block.shape[-1] for block in blocks], -2)
+        found = [
+            (w * torch.linalg.solve(block, w)).sum() + torch.logdet(block).sum()
+            for block, w in zip(blocks, weights, strict=True)
+        ]
+        return 0.5 * (torch.stack(found) - self._unexplained)[1:]
 
     def derivatives(self, names):
         r"""Return the gradient and the average information in the hyperparameters.
@@ -354,13 +359,14 @@ class EffectsBound:
         rows, sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
         by_gram = 0.5 * (self._by_log_dets(cov) - w[..., :, None] * w[..., None, :])
         fit = (by_gram * self._gram).sum() + (self._cross * w).sum()
-        gradient = {"noise": 0.5 * (self._misfit - sums.weight).sum()[None] - fit}
+        misfit = (sums.squares / self._var - sums.weight).sum() + self._unexplained.sum()
+        gradient = {"noise": 0.5 * misfit[None] - fit}
         if set(names) == {"noise"}:
             return gradient, {}
         by_coefs, weights = self._found.by_coefs(_plus_one(2 * by_gram)), w.split(sizes, -1)
         parts = zip(by_coefs, sums.cross.split(rows, -1), weights, strict=True)
         by_coefs = [(by + y.T @ own) / self._var for by, y, own in parts]
-        by_covs = [-0.5 / self._var * block for block in self._found.own_grams()]
+        by_covs = [-0.5 / self._var * block for block in sums.own_grams(effects)]
         gradient |= {name: w.new_zeros(size) for name, size in effects.sizes.items()}
         own_rho, moves = rho.split(rows, -1), {}
         for name, index, place, coef, cov in effects.derivatives():
@@ -388,6 +394,11 @@ def diagonal_blocks(matrix, sizes):
     """Return the diagonal blocks of square matrices (..., r, r)."""
     starts = [0, *itertools.accumulate(sizes)]
     return [matrix[..., a:b, a:b] for a, b in itertools.pairwise(starts)]
+
+
+def _traces(matrices):
+    """Return the traces (...) of matrices (..., p, p)."""
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def own_blocks(gram, effects):

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from ._defaults import DEFAULTS
 from ._fixed_processes import Levels, Line, Steps
 from ._processes import (
     PROFILES,
@@ -72,6 +73,11 @@ class Prior(ABC):
             for term, factors in zip(self.terms, self.factors, strict=True)
             for j, factor in zip(term, factors, strict=True)
         }
+
+    @property
+    def whole(self):
+        """This prior; that of `InformedEffects` has more features."""
+        return self
 
     @abstractmethod
     def _mains(self, lengths):
@@ -214,6 +220,14 @@ class Effects(Prior):
             if term:
                 yield "variance", place - 1, place, 0.5 * coef, cov
 
+    def informed(self, sums, noise):
+        """Return the `InformedEffects` of `Sums`, given the logarithm of the noise variance."""
+        directions = []
+        for coef, gram in zip(self.coefs, sums.own_grams(self), strict=True):
+            values, vectors = torch.linalg.eigh(coef.T @ gram @ coef / noise.exp())
+            directions.append(vectors[:, values > DEFAULTS.least_information])
+        return InformedEffects(self, directions)
+
     def _mains(self, lengths):
         basis = self.basis
         points = basis.points, basis.n_inducing, basis.size
@@ -339,3 +353,29 @@ class Effects(Prior):
             return torch.as_tensor(tabled[j]).to(self.variance).diag()
         size = basis.pair_size if in_pair and basis.is_number(j) else None
         return torch.as_tensor(basis.seconds[j])[:size, :size].to(self.variance)
+
+
+class InformedEffects:
+    """`Effects` with only those features of a term that the rows tell of, to learn with.
+
+    Features are rotated within a term. Those along the other directions of the prior have a
+    posterior that is next to the prior, and no effect on the bound, but products of features take a
+    multiple of the time with them.
+
+    Parameters
+    ----------
+    whole : Effects
+    directions : list of Tensor of shape (p, q)
+        Orthonormal columns, for the constant and each term.
+    """
+
+    def __init__(self, whole, directions):
+        self.whole, self.directions = whole, directions
+        self.covs, self.sizes = whole.covs, whole.sizes
+        parts = zip(whole.coefs, directions, strict=True)
+        self.coefs = [coef @ own for coef, own in parts]
+
+    def derivatives(self):
+        """Yield derivatives as `Effects.derivatives` does, of these ``coefs``."""
+        for name, index, place, coef, cov in self.whole.derivatives():
+            yield name, index, place, coef @ self.directions[place], cov

@@ -40,6 +40,14 @@ class RowSums:
     weight: float = 0.0
     known: torch.Tensor | None = None
 
+    def latents(self):
+        """Return the statistics of each latent, given those of several, a list."""
+        known = [None] * len(self.linear) if self.known is None else self.known
+        parts = zip(self.precision, self.linear, known, strict=True)
+        return [
+            RowSums(self.u, precision, linear, self.weight, own) for precision, linear, own in parts
+        ]
+
     def var(self, log_var):
         """Return the variance of the noise, (..., n) if a part is known, else like ``log_var``."""
         return log_var.exp() if self.known is None else log_var.exp() + self.known

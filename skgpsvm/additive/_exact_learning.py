@@ -27,15 +27,18 @@ class _AllRows(AdditiveAscent):
     def _new_prior(self, own, sums):
         return RowPrior(self.basis, own, sums.u)
 
-    def _evidence(self, own, sums):
-        return RowEvidence(self.basis, own, sums, self._prior(own, sums))
+    def _priors_near(self, own, sums):
+        return lambda parts: self._prior(parts, sums)
 
-    def _posterior(self, own, sums, earlier):
-        sites, prior = sums.sites(own["noise"]), self._prior(own, sums)
+    def _evidence(self, own, sums, prior):
+        return RowEvidence(self.basis, own, sums, prior)
+
+    def _posterior(self, own, sums, prior, earlier):
+        sites = sums.sites(own["noise"])
         return ExactPosterior(self.basis, own, sums.u, *sites, prior=prior)
 
-    def _gains(self, own, sums, places):
-        return evidence_gains(self._prior(own, sums), own["noise"], sums, places)
+    def _gains(self, own, sums, prior, places):
+        return sum(evidence_gains(prior, own["noise"], one, places) for one in sums.latents())
 
     def tested_rows(self, random_state):
         return self.rows
@@ -98,6 +101,9 @@ class ExactSiteAscent(_AllRows, RowSiteAscent):
     """Other likelihoods, without inducing points."""
 
     _columns = None
+
+    def _forget(self):
+        """Do nothing: priors do not depend on sites."""
 
     def _sums_of(self, state, index):
         return RowSums(self._u, state.gram[index], state.cross[index])

@@ -49,7 +49,7 @@ class GaussianAscent(AdditiveAscent):
         """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""
         X, targets, weights = rows.take(slice(None))
         y, known = observations(targets)
-        mean, _ = self._row_moments(self.posteriors(state), X)
+        mean, _ = self._row_moments(self.posteriors(state, whole=False), X)
         var = state.noise.exp() if known is None else state.noise.exp() + known
         precision = weights[:, None] / var
         return X, precision * (y - mean), precision

@@ -1,6 +1,7 @@
 """Posteriors of additive models with inducing points."""
 
 from abc import abstractmethod
+from functools import cached_property
 
 import torch
 
@@ -121,8 +122,6 @@ class AdditivePosterior(EffectsPosterior):
     ----------
     weights : Tensor of shape (p,)
         Posterior mean of the weights.
-    reduction : Tensor of shape (p, p)
-        The identity, which is the prior covariance of the weights, less the posterior covariance.
 
     Notes
     -----
@@ -133,11 +132,22 @@ class AdditivePosterior(EffectsPosterior):
         self, effects, gram, cross, covariance="full", rank=None, *, weights=None, reduction=None
     ):
         self.effects, self.gram, self.cross, self.form = effects, gram, cross, (covariance, rank)
-        self.weights, self.reduction, self._changed = weights, reduction, weights is not None
-        if not self._changed:
-            chol = precision_root(gram)
-            self.weights = torch.cholesky_solve(cross[:, None], chol)[:, 0]
-            self.reduction = best_reduction(gram, chol, effects, covariance, rank)
+        self.weights, self._changed = weights, weights is not None
+        if self._changed:
+            self.reduction = reduction
+        else:
+            self._chol = precision_root(gram)
+            self.weights = torch.cholesky_solve(cross[:, None], self._chol)[:, 0]
+
+    @cached_property
+    def reduction(self):
+        """The identity, the prior covariance of the weights, less the posterior covariance."""
+        return best_reduction(self.gram, self._chol, self.effects, *self.form)
+
+    @property
+    def _is_best(self):
+        """True if the covariance of the weights is the inverse of their precision."""
+        return self.form[0] == "full" and not self._changed
 
     def constrained(self):
         """Return the Gaussian posterior with the moments of this one, given its constraints."""
@@ -210,7 +220,13 @@ class AdditivePosterior(EffectsPosterior):
 
     def row_marginals(self, columns):
         """Return means and variances (b,) of rows, given their `RowColumns`."""
-        return self._sum_marginals(*columns.features(self.effects))
+        psi, prior = columns.features(self.effects), columns.variances(self.effects)
+        if self._is_best:
+            left = torch.linalg.solve_triangular(self._chol, psi.T, upper=False).square().sum(0)
+            gone = psi.square().sum(1) - left
+        else:
+            gone = quadratic(psi, self.reduction)
+        return psi @ self.weights, (prior - gone).clamp_min(0)
 
     def effect_marginals(self, X, places=None):
         psi, prior = self._features(X)
@@ -249,7 +265,8 @@ class AdditivePosterior(EffectsPosterior):
         return identity_like(self.reduction) - self.reduction
 
     def kl(self):
-        return gaussian_kl(self.weights, self.root())
+        root = upper_inverse(self._chol) if self._is_best else self.root()
+        return gaussian_kl(self.weights, root)
 
     def cov(self, X):
         u = self.effects.basis.unit(X.double())

@@ -10,6 +10,7 @@ from .._optim import PARAMETER_BOUNDS
 from ._ascent import AdditiveAscent, AdditiveState
 from ._bound import RowColumns, SiteRows, Sums
 from ._defaults import DEFAULTS
+from ._effects import InformedEffects
 
 # For the initial constant: most steps, of at most 1, and a step that is the last.
 _N_NEWTON_STEPS, _LAST_STEP = 100, 1e-6
@@ -90,6 +91,14 @@ class SiteAscent(AdditiveAscent):
         """Return one slice for all classes, see `AdditiveAscent._groups`."""
         return [slice(None)] if self._sites.relative else super()._groups(state)
 
+    def _new_prior(self, own, sums):
+        effects = self.basis.at(own)
+        return effects if self._held else effects.informed(sums, own["noise"])
+
+    def _priors_near(self, own, sums):
+        directions = self._new_prior(own, sums).directions
+        return lambda parts: InformedEffects(self.basis.at(parts), directions)
+
     def _sums_of(self, state, index):
         return Sums(state.gram[index], state.cross[index])
 
@@ -109,7 +118,7 @@ class SiteAscent(AdditiveAscent):
 
         else:
             ascent, n_steps = before[0], self._n_first_steps()
-            posteriors = ascent.posteriors(before[1])
+            posteriors = ascent.posteriors(before[1], whole=False)
 
             def moments(X, columns):
                 return ascent._row_moments(posteriors, X)
@@ -126,7 +135,8 @@ class SiteAscent(AdditiveAscent):
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
-        self.learned, self._earlier, self._moves_noise = (), earlier, False
+        self.learned, self._earlier, self._held = (), earlier, True
+        self._moves_noise = False
         gram, cross = self._no_sites(len(earlier))
         return SiteState(
             length=length,
@@ -143,7 +153,7 @@ class SiteAscent(AdditiveAscent):
         Its sites are those of all rows already: `init` has computed them, and those of Gaussian
         noise, the only one that is reweighted, do not depend on the posterior.
         """
-        self.learned, self._moves_noise = (), False
+        self.learned, self._held, self._moves_noise = (), True, False
         return state
 
     def _level(self, noise):
@@ -173,11 +183,12 @@ class SiteAscent(AdditiveAscent):
         on the sites, which is a natural-gradient step; the next pass tests that.
         """
         self._generator.set_state(state.generator)
+        self._forget()
         log_prior, objective, batches = self._log_priors(state), 0.0, [None]
         if self._n_batches() > 1:
             batches = self.rows.minibatches(self._batch_size, self._generator)
         for index in batches:
-            posteriors = self.posteriors(state)
+            posteriors = self.posteriors(state, whole=False)
             moments = partial(self._row_moments, posteriors)
             gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
             kl = sum(posterior.kl() for posterior in posteriors)
@@ -200,9 +211,15 @@ class SiteAscent(AdditiveAscent):
         change = 0.5 if objective < state.objective else 2.0
         state.share = min(1.0, change * state.share)
         self._record(state, objective, log_prior)
+        self._forget()
+
+    def _forget(self):
+        """Forget priors of other sites: a fit that resumes from a state finds its own."""
+        self._priors = {}
 
     def _retreat(self, state, objective):
         """Undo the last move but for half the step on the sites; keep the objective before it."""
+        self._forget()
         state.gain = (objective - state.objective) / self.rows.total_weight
         halves = {
             name: torch.lerp(state.before[name], getattr(state, name), 0.5) for name in _SITES
@@ -218,7 +235,7 @@ class SiteAscent(AdditiveAscent):
     def residuals(self, state, rows):
         """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""
         X, y, weights = rows.take(slice(None))
-        moments = self._row_moments(self.posteriors(state), X)
+        moments = self._row_moments(self.posteriors(state, whole=False), X)
         found = self._sites.at(state.noise).sites(y, *moments)
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
@@ -305,8 +322,8 @@ class SiteAscent(AdditiveAscent):
 class RowSiteAscent(SiteAscent):
     """`SiteAscent` that keeps the sites of the rows instead of their sums over the columns.
 
-    It takes less time where rows are fewer than columns. All rows are in one batch. ``gram`` and
-    ``cross`` of its states, (c, n), are the precisions and linear terms of the sites.
+    It takes less time where rows are fewer than three per column. All rows are in one batch.
+    ``gram`` and ``cross`` of its states, (c, n), are the precisions and linear terms of the sites.
     """
 
     @cached_property
