@@ -18,7 +18,7 @@ _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is large
 # Rows recur by themselves if each feature has fewer values than this, or more units of weight for
 # each of them.
 _UNITS_PER_VALUE, _FEW_VALUES = 10, 10
-_MAX_UNITS = 100  # maximum number of parts into which a row's weight is divided
+_MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
 _ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
 _ORDER_DECIMALS = 9  # to which class frequencies are compared, as sums have rounding errors
@@ -313,13 +313,16 @@ class WeightedDataset:
         return self._repeated(torch.maximum(relative, self.observations.double()))
 
     def observed(self):
-        """Return, for each of the `observations`, the index of its row among all ranks' rows."""
+        """Return, for each of the `observations`, the index of its row among all ranks' rows.
+
+        Copies of a row are one observation here. `units` divide them if they are of large weight.
+        """
         return self._repeated(self.observations)
 
     def _repeated(self, numbers):
         """Return the indices of all ranks' rows, repeated by numbers (n,), which are rounded up.
 
-        They are divided by a factor before if one of them is too large.
+        Before, the numbers are scaled to a maximum of 100 if one of them is larger.
         """
         (numbers,) = self.collect(numbers.double())
         numbers = numbers / max(1.0, numbers.max().item() / _MAX_UNITS)

@@ -287,16 +287,20 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
         assert_array_equal(parts[0], parts[2])
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0])
-def test_units_divide_rows_by_their_weight(scale):
+@pytest.mark.parametrize(
+    ("scale", "numbers"), [(1e-6, [1, 1, 10]), (1.0, [1, 1, 10]), (1e6, [3, 1, 100])]
+)
+def test_units_divide_rows_by_their_weight(scale, numbers):
+    """The mean weight is 4; weights of a million are numbers of observations, in proportion."""
     X, weights = np.arange(12.0)[:, None], np.array([*np.ones(10), 0.3, 37.7])
     rows = WeightedDataset(X, np.zeros(12), scale * weights, CPU, torch.float64)
-    units = rows.units()
-    # The mean weight is 4.
-    assert units.tolist() == [*range(11), *[11] * 10]
-    without, alone = rows.divided(units, np.array([1, 12]))
-    assert_allclose(without.weights, scale * np.array([*np.ones(9), 0.3, 0.9 * 37.7]))
-    assert_allclose(alone.weights, scale * np.array([1, 0.1 * 37.7]))
+    units, shares = rows.units(), 1 / np.array(numbers)
+    assert np.bincount(units).tolist() == [*[numbers[0]] * 10, *numbers[1:]]
+    first = np.searchsorted(units, [1, 11])
+    without, alone = rows.divided(units, first)
+    left = weights * (1 - np.eye(12)[1] * shares[0] - np.eye(12)[11] * shares[2])
+    assert_allclose(without.weights, scale * left[left > 0])
+    assert_allclose(alone.weights, scale * np.array([shares[0], 37.7 * shares[2]]))
     assert_array_equal(alone.X, X[[1, 11]])
 
 
