@@ -9,6 +9,7 @@ import torch
 from ._csr import CSRRows, array_of
 from ._distributed import all_sum, gather, n_ranks, rank
 from ._memory import CHUNK_ROWS, HELD_BYTES, LARGE_BLOCK, block_rows
+from ._robust import winsorized
 from ._rows import Rows
 from ._transfers import to_device
 
@@ -20,9 +21,7 @@ _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is large
 _UNITS_PER_VALUE, _FEW_VALUES = 10, 10
 _MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
 _ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
-_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
 _ORDER_DECIMALS = 9  # to which class frequencies are compared, as sums have rounding errors
-_MAX_WINSORIZED = 0.2  # maximum share of the weight of an output that is clipped
 
 
 class WeightedDataset:
@@ -488,30 +487,6 @@ def class_order(X, codes, weights, n_classes):
         return -frequencies[k], min((rows[k] for rows in first if k in rows), default=[])
 
     return tuple(np.argsort(sorted(range(n_classes), key=place)).tolist())
-
-
-def winsorized(targets, weights):
-    """Return targets (n, t) clipped to three robust standard deviations from their median.
-
-    The median, and the median absolute deviation from it, are those of all ranks' rows. If more
-    than a fifth of the weight of an output is farther away, its values are not gross errors, and
-    the output is not clipped.
-    """
-    every, weights = map(np.concatenate, zip(*gather((targets, weights)), strict=True))
-    center = weighted_median(every, weights)
-    away = np.abs(every - center)
-    reach = 3 * _PER_MEDIAN_DEVIATION * weighted_median(away, weights)
-    reach[weights @ (away > reach) > _MAX_WINSORIZED * weights.sum()] = np.inf
-    reach[reach == 0] = np.inf
-    return np.clip(targets, center - reach, center + reach)
-
-
-def weighted_median(values, weights):
-    """Return the weighted median of each column, (t,)."""
-    order = np.argsort(values, axis=0)
-    totals = np.cumsum(weights[order], axis=0)
-    middle = (totals < totals[-1] / 2).sum(0, keepdims=True)
-    return np.take_along_axis(values, np.take_along_axis(order, middle, 0), 0)[0]
 
 
 def to_tensor(array, device, dtype=None):

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_equal, rows_of, weighted_rows
 
 from skgpsvm import _data
-from skgpsvm._data import WeightedDataset, class_order, merged_rows, to_tensor, winsorized
+from skgpsvm._data import WeightedDataset, class_order, merged_rows, to_tensor
 
 CPU = torch.device("cpu")
 N = 50  # number of rows of `weighted_rows`
@@ -212,27 +212,6 @@ def repeated_rows(seed=0):
     X, y = rng.randint(3, size=(60, 2)).astype(float), rng.randint(2, size=60)
     weights = rng.randint(4, size=60).astype(float)
     return X, y, weights
-
-
-def test_tamed_targets_are_near_their_median():
-    rng = np.random.default_rng(0)
-    targets = rng.normal(5, 2, (10_000, 2))
-    targets[:100, 0] = 1e9
-    found = winsorized(targets, np.ones(10_000))
-    assert_allclose([found.min(), found.max()], [5 - 6, 5 + 6], atol=0.2)
-    assert np.mean(found == targets) > 0.99
-    weights = rng.integers(1, 4, 99).astype(float)
-    repeated = np.repeat(targets[:99, 1:], weights.astype(int), axis=0)
-    assert (
-        winsorized(repeated, np.ones(len(repeated))).max()
-        == winsorized(targets[:99, 1:], weights).max()
-    )
-    same = np.ones((5, 1))
-    same[0] = 7
-    assert_array_equal(winsorized(same, np.ones(5)), same)
-    # Values of a large share of the rows are not gross errors.
-    partly = np.where(np.arange(100) < 60, 1e-6 * rng.normal(size=100), 3)[:, None]
-    assert_array_equal(winsorized(partly, np.ones(100)), partly)
 
 
 @pytest.mark.parametrize("counts", [(5, 9, 7), (6, 6, 6), (4, 8, 4)])
