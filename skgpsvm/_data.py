@@ -9,6 +9,7 @@ import torch
 from ._csr import CSRRows, array_of
 from ._distributed import all_sum, gather, n_ranks, rank
 from ._memory import CHUNK_ROWS, HELD_BYTES, LARGE_BLOCK, block_rows
+from ._robust import winsorized
 from ._rows import Rows
 from ._transfers import to_device
 
@@ -18,11 +19,9 @@ _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is large
 # Rows recur by themselves if each feature has fewer values than this, or more units of weight for
 # each of them.
 _UNITS_PER_VALUE, _FEW_VALUES = 10, 10
-_MAX_UNITS = 100  # maximum number of parts into which a row's weight is divided
+_MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
 _ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
-_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
 _ORDER_DECIMALS = 9  # to which class frequencies are compared, as sums have rounding errors
-_MAX_WINSORIZED = 0.2  # maximum share of the weight of an output that is clipped
 
 
 class WeightedDataset:
@@ -47,7 +46,7 @@ class WeightedDataset:
             self._origin[self._kept] = np.arange(len(self._kept))
         floats = np.issubdtype(targets.dtype, np.floating)
         self.targets = self._tensor(self._keep(targets), dtype if floats else None)
-        self.weights = self._tensor(self._keep(weights), dtype)
+        self.weights = self._unscaled = self._tensor(self._keep(weights), dtype)
         self.total_weight = self.sum(self.weights.sum())[0].item()
         if not 0 < self.total_weight < torch.finfo(dtype).max ** 0.5:
             name = str(dtype).removeprefix("torch.")
@@ -58,7 +57,7 @@ class WeightedDataset:
         self._count()
         self.X = X if isinstance(X, Rows | CSRRows) else Rows(X)
         self._hold()
-        self._are_counts = None  # (n,), bool: see `left_out_weights`; None until they are asked for
+        self._observations = None  # (n,); None until they are asked for
 
     def __len__(self):
         return len(self.targets)
@@ -168,8 +167,13 @@ class WeightedDataset:
         mean = self.total_weight / self.n_rows
         if mean <= above or self._are_scattered():
             return self
+        return self._scaled(1 / mean)
+
+    def _scaled(self, factors):
+        """Return these rows with weights multiplied by factors, of as many `observations`."""
         part = copy(self)
-        part.weights, part.total_weight = self.weights / mean, self.n_rows
+        part.weights = self.weights * factors
+        part.total_weight = part.sum(part.weights.sum())[0].item()
         return part
 
     def _are_scattered(self):
@@ -200,24 +204,26 @@ class WeightedDataset:
         return len(np.unique(np.concatenate(self._gathered(column.unique().cpu().numpy()))))
 
     @property
-    def left_out_weights(self):
-        """Weights (n,) with which rows are left out of predictions of themselves.
+    def observations(self):
+        """Numbers of observations (n,), each of which is left out of predictions of itself.
 
-        Copies of a row, or units of its weight, say the same. They are left out together, as each
+        Copies of a row, or units of its weight, say the same. They are one observation, as each
         would predict the others. But where all features have few values, such as categories, rows
         recur by themselves. There, and where others differ from a row in the target only, weights
-        are numbers of observations, of which one is left out. All ranks must ask for them at once.
+        above one are numbers of observations. Factors that scale weights do not change them. All
+        ranks must ask for them at once.
         """
-        if self._are_counts is None:
-            self._are_counts = torch.ones_like(self.weights, dtype=torch.bool)
-            if self.sum((self.weights > 1).sum())[0] and not self._rows_recur():
-                self._are_counts = self._have_others()
-        return torch.where(self._are_counts, self.weights.clamp_max(1), self.weights)
+        if self._observations is None:
+            counts = self._unscaled.clamp_min(1)
+            if self.sum((counts > 1).sum())[0] and not self._rows_recur():
+                counts = torch.where(self._have_others(), counts, 1)
+            self._observations = counts
+        return self._observations
 
     @property
-    def observations(self):
-        """Number of observations (n,) of each row, of which `left_out_weights` are one."""
-        return self.weights / self.left_out_weights
+    def left_out_weights(self):
+        """Weights (n,) of one of the `observations` of each row."""
+        return self.weights / self.observations
 
     @property
     def n_observations(self):
@@ -264,11 +270,23 @@ class WeightedDataset:
 
     def gathered(self):
         """Return the rows of all ranks on every rank; equal rows are merged."""
-        if self.n_shards == 1:
-            return self
-        tensors = self.collect(*self.take(slice(None)))
-        arrays = merged_rows(*map(array_of, tensors))[:3]
-        return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
+        return self if self.n_shards == 1 else self._collected(np.ones(self.n_rows))
+
+    def _collected(self, share):
+        """Return all ranks' rows on every rank, with this share (n,) of their weights."""
+        index = share.nonzero()[0]
+        own = self.own(torch.as_tensor(index))
+        unscaled = self._unscaled[to_device(own, self.device)]
+        tensors = self.collect(*self.take(own), unscaled)
+        X, targets, weights, unscaled = map(array_of, tensors)
+        share = share[index].astype(weights.dtype)
+        weights, unscaled = weights * share, unscaled * share
+        if n_ranks() > 1:
+            X, targets, weights, origin = merged_rows(X, targets, weights)
+            unscaled = unscaled if origin is None else np.bincount(origin, unscaled)
+        part = WeightedDataset(X, targets, weights, self.device, self.dtype, shared=False)
+        part._unscaled = part._tensor(unscaled, self.dtype)
+        return part
 
     def unmerged(self, values):
         """Return values (n, ...) of these rows at the rows the user passed; NaN for weight 0."""
@@ -307,19 +325,23 @@ class WeightedDataset:
 
         The number of units of a row is the ratio of its weight to the mean weight, or the number of
         its `observations` if there are more, rounded up. Subsets draw units, not rows, so that a
-        weight is equivalent to repetition.
+        weight is equivalent to repetition. Factors that scale weights do not change them.
         """
-        relative = self.weights.double() * (self.n_rows / self.total_weight)
+        weights = self._unscaled.double()
+        relative = weights * (self.n_rows / self.sum(weights.sum())[0])
         return self._repeated(torch.maximum(relative, self.observations.double()))
 
     def observed(self):
-        """Return, for each of the `observations`, the index of its row among all ranks' rows."""
+        """Return, for each of the `observations`, the index of its row among all ranks' rows.
+
+        Copies of a row are one observation here. `units` divide them if they are of large weight.
+        """
         return self._repeated(self.observations)
 
     def _repeated(self, numbers):
         """Return the indices of all ranks' rows, repeated by numbers (n,), which are rounded up.
 
-        They are divided by a factor before if one of them is too large.
+        Before, the numbers are scaled to a maximum of 100 if one of them is larger.
         """
         (numbers,) = self.collect(numbers.double())
         numbers = numbers / max(1.0, numbers.max().item() / _MAX_UNITS)
@@ -351,9 +373,10 @@ class WeightedDataset:
             index, share = index[is_own], np.broadcast_to(share, index.shape)[is_own]
         at = torch.as_tensor(index, device=self.device)
         part.targets = self.targets[at]
-        part.weights = self.weights[at].mul_(torch.as_tensor(share).to(self.weights))
+        share = torch.as_tensor(share).to(self.weights)  # to the device and dtype of the weights
+        part.weights, part._unscaled = self.weights[at] * share, self._unscaled[at] * share
         part.total_weight = part.sum(part.weights.sum())[0].item()
-        part._are_counts = None if self._are_counts is None else self._are_counts[at]
+        part._observations = (self.observations[at] * share).clamp_min(1)
         part._origin = None
         part._count()
         if isinstance(self.X, torch.Tensor):
@@ -382,26 +405,21 @@ class WeightedDataset:
         are scaled to the total weight of the class.
         """
         if self.n_rows <= max_rows:
-            if n_ranks() == 1:
-                return self
-            share = np.ones(self.n_rows)
-        elif by_class:
-            share = self._share_by_class(self.units(), max_rows, random_state)
-        else:
-            units = self.units()
-            share = shares(units, random_state.choice(len(units), max_rows, replace=False))
-        index = share.nonzero()[0]
-        tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
-        X, targets, weights = map(array_of, tensors)
-        arrays = X, targets, weights * share[index].astype(weights.dtype)
-        arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
-        return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
+            return self if n_ranks() == 1 else self._collected(np.ones(self.n_rows))
+        units = self.units()
+        if not by_class:
+            drawn = random_state.choice(len(units), max_rows, replace=False)
+            return self._collected(shares(units, drawn))
+        part = self._collected(shares(units, self._drawn_by_class(units, max_rows, random_state)))
+        n_classes = int(part.targets.max()) + 1
+        factors = self.class_counts(n_classes) / part.class_counts(n_classes)
+        return part._scaled(factors[part.targets].to(self.dtype))
 
-    def _share_by_class(self, units, max_rows, random_state):
-        """Return the factors (n,) by which `subset` by class multiplies all ranks' weights."""
-        targets, weights = (part.cpu().numpy() for part in self.collect(self.targets, self.weights))
+    def _drawn_by_class(self, units, max_rows, random_state):
+        """Return an index into units, of which equally many are drawn of each class."""
+        (targets,) = self.collect(self.targets)
         order = random_state.permutation(len(units))
-        codes = targets[units[order]]
+        codes = targets.cpu().numpy()[units[order]]
         order, sizes = order[np.argsort(codes, kind="stable")], np.bincount(codes)
         # Find the maximum number drawn per class: small classes leave more to the others.
         left = max_rows
@@ -411,12 +429,8 @@ class WeightedDataset:
                 break
             left -= size
         first = np.cumsum(sizes) - sizes
-        chosen = [
-            order[at : at + min(n, max(max_drawn, 1))] for at, n in zip(first, sizes, strict=True)
-        ]
-        share = shares(units, np.concatenate(chosen))
-        drawn = np.bincount(targets, weights * share, len(sizes))
-        return share * (np.bincount(targets, weights) / np.where(drawn, drawn, 1))[targets]
+        drawn = np.minimum(sizes, max(max_drawn, 1))
+        return np.concatenate([order[i : i + n] for i, n in zip(first, drawn, strict=True)])
 
 
 def evenly_spaced(n, max_rows):
@@ -485,30 +499,6 @@ def class_order(X, codes, weights, n_classes):
         return -frequencies[k], min((rows[k] for rows in first if k in rows), default=[])
 
     return tuple(np.argsort(sorted(range(n_classes), key=place)).tolist())
-
-
-def winsorized(targets, weights):
-    """Return targets (n, t) clipped to three robust standard deviations from their median.
-
-    The median, and the median absolute deviation from it, are those of all ranks' rows. If more
-    than a fifth of the weight of an output is farther away, its values are not gross errors, and
-    the output is not clipped.
-    """
-    every, weights = map(np.concatenate, zip(*gather((targets, weights)), strict=True))
-    center = weighted_median(every, weights)
-    away = np.abs(every - center)
-    reach = 3 * _PER_MEDIAN_DEVIATION * weighted_median(away, weights)
-    reach[weights @ (away > reach) > _MAX_WINSORIZED * weights.sum()] = np.inf
-    reach[reach == 0] = np.inf
-    return np.clip(targets, center - reach, center + reach)
-
-
-def weighted_median(values, weights):
-    """Return the weighted median of each column, (t,)."""
-    order = np.argsort(values, axis=0)
-    totals = np.cumsum(weights[order], axis=0)
-    middle = (totals < totals[-1] / 2).sum(0, keepdims=True)
-    return np.take_along_axis(values, np.take_along_axis(order, middle, 0), 0)[0]
 
 
 def to_tensor(array, device, dtype=None):

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_equal, rows_of, weighted_rows
 
 from skgpsvm import _data
-from skgpsvm._data import WeightedDataset, class_order, merged_rows, to_tensor, winsorized
+from skgpsvm._data import WeightedDataset, class_order, merged_rows, to_tensor
 
 CPU = torch.device("cpu")
 N = 50  # number of rows of `weighted_rows`
@@ -214,27 +214,6 @@ def repeated_rows(seed=0):
     return X, y, weights
 
 
-def test_tamed_targets_are_near_their_median():
-    rng = np.random.default_rng(0)
-    targets = rng.normal(5, 2, (10_000, 2))
-    targets[:100, 0] = 1e9
-    found = winsorized(targets, np.ones(10_000))
-    assert_allclose([found.min(), found.max()], [5 - 6, 5 + 6], atol=0.2)
-    assert np.mean(found == targets) > 0.99
-    weights = rng.integers(1, 4, 99).astype(float)
-    repeated = np.repeat(targets[:99, 1:], weights.astype(int), axis=0)
-    assert (
-        winsorized(repeated, np.ones(len(repeated))).max()
-        == winsorized(targets[:99, 1:], weights).max()
-    )
-    same = np.ones((5, 1))
-    same[0] = 7
-    assert_array_equal(winsorized(same, np.ones(5)), same)
-    # Values of a large share of the rows are not gross errors.
-    partly = np.where(np.arange(100) < 60, 1e-6 * rng.normal(size=100), 3)[:, None]
-    assert_array_equal(winsorized(partly, np.ones(100)), partly)
-
-
 @pytest.mark.parametrize("counts", [(5, 9, 7), (6, 6, 6), (4, 8, 4)])
 def test_order_of_classes_does_not_depend_on_labels_nor_on_rows(counts):
     rng = np.random.default_rng(0)
@@ -287,16 +266,20 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
         assert_array_equal(parts[0], parts[2])
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0])
-def test_units_divide_rows_by_their_weight(scale):
+@pytest.mark.parametrize(
+    ("scale", "numbers"), [(1e-6, [1, 1, 10]), (1.0, [1, 1, 10]), (1e6, [3, 1, 100])]
+)
+def test_units_divide_rows_by_their_weight(scale, numbers):
+    """The mean weight is 4; weights of a million are numbers of observations, in proportion."""
     X, weights = np.arange(12.0)[:, None], np.array([*np.ones(10), 0.3, 37.7])
     rows = WeightedDataset(X, np.zeros(12), scale * weights, CPU, torch.float64)
-    units = rows.units()
-    # The mean weight is 4.
-    assert units.tolist() == [*range(11), *[11] * 10]
-    without, alone = rows.divided(units, np.array([1, 12]))
-    assert_allclose(without.weights, scale * np.array([*np.ones(9), 0.3, 0.9 * 37.7]))
-    assert_allclose(alone.weights, scale * np.array([1, 0.1 * 37.7]))
+    units, shares = rows.units(), 1 / np.array(numbers)
+    assert np.bincount(units).tolist() == [*[numbers[0]] * 10, *numbers[1:]]
+    first = np.searchsorted(units, [1, 11])
+    without, alone = rows.divided(units, first)
+    left = weights * (1 - np.eye(12)[1] * shares[0] - np.eye(12)[11] * shares[2])
+    assert_allclose(without.weights, scale * left[left > 0])
+    assert_allclose(alone.weights, scale * np.array([shares[0], 37.7 * shares[2]]))
     assert_array_equal(alone.X, X[[1, 11]])
 
 

@@ -69,3 +69,27 @@ def test_observations_are_copies_together_and_recurring_rows_apart():
     copies = rows_of(X, np.append(np.zeros(30, int), [0, 1]), np.full(32, 3.0))
     assert_array_equal(copies.observations, np.append(np.ones(30), [3, 3]))
     assert copies.n_observations == 36
+
+
+def test_scaled_weights_are_of_as_many_observations():
+    """A subset by class scales weights, which must not divide a row between two folds."""
+    X, y = np.arange(40.0)[:, None] % 8, np.repeat([0, 1], [30, 10])
+    X[30:] += 8
+    rows = rows_of(X, y, np.ones(40))
+    part = rows.subset(20, np.random.RandomState(0), by_class=True)
+    assert_allclose(part.weights, np.repeat([3, 1], [10, 10]))
+    assert_array_equal(part.units(), np.arange(20))
+    assert_array_equal(part.left_out_weights, part.weights)
+    for other in (rows_of(X[::5], y[::5], np.full(8, 3.0)), part):
+        scaled = other.with_normalized_weights()
+        assert_allclose(scaled.weights.mean(), 1)
+        assert_array_equal(scaled.observations, other.observations)
+        assert_array_equal(scaled.units(), other.units())
+    assert_array_equal(scaled.part([0, 19], 0.5).observations, [1, 1])
+
+
+def test_shares_of_rows_have_their_observations():
+    X, weights = np.array([[0.0], [0.0], [1.0]]), np.array([6.0, 1.0, 2.0])
+    rows = rows_of(X, np.array([0, 1, 0]), weights)
+    assert_array_equal(rows.part([0, 2], [0.5, 0.25]).observations, [3, 1])
+    assert_array_equal(rows.part([0, 2], [0.5, 0.25]).left_out_weights, [1, 0.5])

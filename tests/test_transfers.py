@@ -70,7 +70,7 @@ STEPS = {
             n_inducing=4, terms=[(0,), (1,)], interactions=0, max_iter=1, sparse=True
         ),
         "batch_size",
-        2,
+        1,
     ),
 }
 

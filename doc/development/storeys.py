@@ -64,6 +64,7 @@ STOREYS = {
         "inducing",
         "_data",
         "_rows",
+        "_robust",
         "_csr",
         "_torch_kernels",
         "_distributed",

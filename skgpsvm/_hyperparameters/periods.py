@@ -5,9 +5,9 @@ import math
 import torch
 
 from .._collapsed import Hyperparameters
-from .._data import winsorized
 from .._evidence import Evidence
 from .._linalg import LARGEST_JITTER
+from .._robust import winsorized
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..kernels import Columns
 from ..likelihoods._regression import observations
