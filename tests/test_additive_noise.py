@@ -47,7 +47,7 @@ def test_checks_of_scikit_learn(estimator, check):
 
 
 def test_posterior_is_the_fixed_point_of_a_dense_process(monkeypatch):
-    monkeypatch.setattr(_ascent, "DEFAULTS", replace(DEFAULTS, round_gain=1e-5))
+    monkeypatch.setattr(_ascent, "DEFAULTS", replace(DEFAULTS, round_gain=1e-4))
     X, _, _, y = fans(30)
     model = AdditiveGPRegressor(**quick, sparse=False, min_gain=0, steps=None, tol=1e-7)
     model.set_params(max_iter=100, point_masses=None).fit(X, y)

@@ -49,8 +49,8 @@ class Ascents:
     def _keeps_sites(self, basis, rows):
         """Return whether the rows are fewer than three per column, and all in one batch.
 
-        With n rows, r columns and p features, some r / 4 of which are learned with, products of the
-        features then take O(n p^2) instead of O(r^2 p), and no Gram matrix takes O(n r^2).
+        With n rows, r columns and p features, at most some r / 3, products of the features then
+        take O(n p^2) instead of O(r^2 p), and no Gram matrix takes O(n r^2).
         """
         here = len(rows) == rows.n_rows  # and not on other ranks
         at_once = self.batch_size is None or self.batch_size >= rows.n_rows

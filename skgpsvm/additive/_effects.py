@@ -225,7 +225,9 @@ class Effects(Prior):
         directions = []
         for coef, gram in zip(self.coefs, sums.own_grams(self), strict=True):
             values, vectors = torch.linalg.eigh(coef.T @ gram @ coef / noise.exp())
-            directions.append(vectors[:, values > DEFAULTS.least_information])
+            # Relative to a small largest value, so that an effect of small variance can grow again.
+            least = DEFAULTS.least_information * values[-1:].clamp_max(1)
+            directions.append(vectors[:, values > least])
         return InformedEffects(self, directions)
 
     def _mains(self, lengths):
