@@ -15,6 +15,9 @@ from ._transfers import to_device
 
 _MIN_ROWS = 256  # of a chunk, however many features they have
 _MAX_MERGED = 2**21
+# Classifiers and additive models scale weights of a larger mean while they learn hyperparameters.
+# That of bootstrap samples is below.
+MAX_MEAN_WEIGHT = 2.0
 _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
 # Rows recur by themselves if each feature has fewer values than this, or more units of weight for
 # each of them.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from .._data import MAX_MEAN_WEIGHT
 from .._sites import SiteLikelihood
 from ._defaults import DEFAULTS
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
@@ -80,8 +81,7 @@ class Ascents:
         distinguished from noise.
         """
         numbers = any(not (feature.n_levels or feature.constant) for feature in features)
-        changes = self.sites.conjugate and numbers
-        return rows.with_normalized_weights(DEFAULTS.mean_weight) if changes else rows
+        return rows.with_normalized_weights(MAX_MEAN_WEIGHT) if numbers else rows
 
     def is_exact(self, requested, rows, wide):
         """Return whether a fit ends without inducing points.

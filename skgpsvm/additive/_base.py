@@ -171,7 +171,7 @@ class AdditiveGP(GPEstimator):
         masses = self.point_masses is not None
         features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)
-        learning = ascents.learning_rows(rows, features)
+        learning = ascents.learning_rows(rows, features) if self._weights_count_rows() else rows
         basis = ascents.grids.first(
             features, learning, self.kernel, self._constant, requested.singles
         )
@@ -218,6 +218,10 @@ class AdditiveGP(GPEstimator):
     def _first_parameters(self, rows):
         """Return the log parameters of the likelihood from which a fit starts, a tensor (k,)."""
         return self._make_likelihood().parameters()
+
+    def _weights_count_rows(self):
+        """Return whether the weight of a row is the number of its copies, and no exposure."""
+        return True
 
     def _first_call_updates(self):
         return True

@@ -20,9 +20,6 @@ class Defaults:
         Rows from which sparse="auto" has inducing points although it need not, and nats of the
         evidence that these may lose. On 600 and 1,000 rows of Friedman's function, RMSE and density
         are within .5 % and .0003 without them, in .15 of the time (2026-11-28).
-    mean_weight : float
-        Mean weight of rows with Gaussian noise, above which weights are normalized. That of
-        bootstrap samples is below. Without such weights, 1 and 4 are alike (2026-11-27).
     pairs : int
         Maximum number of pairs with inducing points and interactions="auto". On 600 rows of
         airfoil, housing and parkinsons, twice as many are not found; with half as many, airfoil has
@@ -192,7 +189,6 @@ class Defaults:
     exact_numbers: int = 20_000
     smooth_rows: int = 500
     points_loss: float = 1.0
-    mean_weight: float = 2.0
     pairs: int = 10
     level: float = 1.0
     first_level: float = 4.0

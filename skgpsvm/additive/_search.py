@@ -409,11 +409,11 @@ class TermSearch:
             self._learn_without(self._drop_each())
 
     def reweight(self, make_ascent):
-        """Recompute the posterior under other row weights, with fixed hyperparameters."""
+        """Find the posterior under other row weights, with fixed hyperparameters."""
         self.make_ascent = make_ascent
         self._begin(self.ascent.basis)
         self.state = self.ascent.held(self.state)
-        self.ascent.step(self.state)
+        self.learn("posterior")
 
     def _begin(self, basis):
         """Start the stage of a basis from the current hyperparameters and latents."""

@@ -150,8 +150,7 @@ class SiteAscent(AdditiveAscent):
     def held(self, state):
         """Return the state from which `step` finds the posterior, with the hyperparameters held.
 
-        Its sites are those of all rows already: `init` has computed them, and those of Gaussian
-        noise, the only one that is reweighted, do not depend on the posterior.
+        Its sites are those that `init` has computed at the latents of an earlier stage.
         """
         self.learned, self._held, self._moves_noise = (), True, False
         return state

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .._calibration import Calibration, is_significant_gain
+from .._data import MAX_MEAN_WEIGHT
 from .._fitting import Stage, State
 from .._hinge_sites import ContrastSites
 from .._inference.coordinate_ascent import CoordinateAscent
@@ -273,7 +274,8 @@ def chosen_kernel(sparse, model):
 
     Of many classes, only the rows of the largest are used.
     """
-    problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
+    problem, hinge, Z = sparse.problem, sparse.likelihood, model.Z
+    rows = sparse.rows.with_normalized_weights(MAX_MEAN_WEIGHT)
     hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _SEARCH_SIZE[0]])
 
     def choice(kernel, n_rows, n_points):

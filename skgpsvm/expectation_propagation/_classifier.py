@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
+from .._data import MAX_MEAN_WEIGHT
 from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.default_kernels import with_learned_mean
 from .._hyperparameters.elbo_search import with_kernel_of_few_rows
@@ -53,7 +54,6 @@ _MAX_CONVERGED_ROWS = 10_000
 # development fits of more is .2003 instead of .2035, see
 # ``doc/development/decisions/expectation_propagation.rst``.
 _MAX_ALL, _MAX_ALL_OF_CLASSES = 1000, 700
-_MAX_MEAN_WEIGHT = 2.0  # of rows while the evidence is maximized; larger weights are scaled
 _SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
 _LEARNED = where(optimizer="auto")
 _OF_LEARNING = "learn_inducing", "solver__gradient", "solver__learning_rate", "solver__rule"
@@ -289,7 +289,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         model, curve, sites = problem.start or sparse.initial_model(), (), {}
         sparse, model = with_kernel_of_few_rows(sparse, model)
         # Copies of rows would be evidence of a function that follows each of them.
-        learned_from = sparse.on(rows.with_normalized_weights(_MAX_MEAN_WEIGHT))
+        learned_from = sparse.on(rows.with_normalized_weights(MAX_MEAN_WEIGHT))
         if problem.start is not None and problem.learns:
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
