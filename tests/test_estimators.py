@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import assert_all_equal
+from problems import assert_all_close, assert_all_equal, waves
 from scipy.special import expit, log_softmax
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
@@ -984,6 +984,26 @@ def test_warm_start_learns_again_where_learning_did_not_converge():
         with pytest.warns(ConvergenceWarning, match="max_iter=2"):
             model.fit(X[:n_rows], y[:n_rows])
     assert not np.array_equal(model.kernel_.theta, before)
+
+
+@pytest.mark.parametrize(
+    "model", [SVGPRegressor(), DecoupledGPRegressor(), QSRVMRegressor(), HybridSVGPRegressor()]
+)
+@pytest.mark.parametrize(("scale", "offset"), [(1000, 0), (0.001, 0), (1, 1000)])
+def test_warm_start_with_y_in_other_units_starts_anew(model, scale, offset):
+    X, y = waves(60, d=2)
+    warm = clone(model).set_params(warm_start=True, random_state=0).fit(X, y)
+    cold = clone(model).set_params(random_state=0).fit(X, scale * y + offset)
+    found = warm.fit(X, scale * y + offset).predict(X, return_std=True)
+    assert_all_close(found, cold.predict(X, return_std=True), rtol=1e-12)
+
+
+def test_warm_start_in_units_like_those_before_continues():
+    X, y = waves(60, d=2)
+    model = SVGPRegressor(warm_start=True, random_state=0).fit(X, y)
+    scale = model._y_std
+    model.fit(X, 2 * y + 0.5).partial_fit(X, 1000 * y)  # which never starts anew
+    assert_array_equal(model._y_std, scale)
 
 
 def test_warm_start_keeps_the_classes():

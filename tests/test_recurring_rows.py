@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of
-from scipy.special import rel_entr
+from scipy.special import expit, rel_entr
 from sklearn.base import is_classifier
 
 import skgpsvm
@@ -93,3 +93,29 @@ def test_shares_of_rows_have_their_observations():
     rows = rows_of(X, np.array([0, 1, 0]), weights)
     assert_array_equal(rows.part([0, 2], [0.5, 0.25]).observations, [3, 1])
     assert_array_equal(rows.part([0, 2], [0.5, 0.25]).left_out_weights, [1, 0.5])
+
+
+@pytest.mark.parametrize("name", ["SVGP", "DecoupledGP", "EP", "AdditiveGP", "HybridSVGP"])
+def test_copies_do_not_sharpen_what_is_learned(name):
+    kind, found = getattr(skgpsvm, f"{name}Classifier"), []
+    for seed in range(2):
+        X = np.random.default_rng(seed).normal(size=(100, 8))
+        p = expit(2 * X[:, :1])
+        y = np.random.default_rng(seed + 9).random(100) < p[:, 0]
+        for weight in (1.0, 6.0):
+            model = kind(random_state=0).fit(X, y, sample_weight=np.full(100, weight))
+            found.append(rel_entr(np.c_[1 - p, p], model.predict_proba(X)).sum(1).mean())
+    assert np.mean(found[1::2]) < 0.05 + np.mean(found[::2])
+
+
+@pytest.mark.parametrize("likelihood", ["student_t", "heteroscedastic"])
+def test_copies_do_not_make_noise_vanish(likelihood):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 3))
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=100)
+    model = AdditiveGPRegressor(likelihood=likelihood, random_state=0)
+    model.fit(X, y, sample_weight=np.full(100, 5.0))
+    X_new = rng.normal(size=(500, 3))
+    error = np.sin(2 * X_new[:, 0]) - model.predict(X_new)
+    assert np.sqrt(np.mean(error**2)) < 0.2
+    assert 0.2 < np.sqrt(np.mean(model.predict_noise_variance(X_new))) < 0.45

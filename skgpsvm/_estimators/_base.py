@@ -139,6 +139,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the targets of each model to fit, a list."""
         return [targets]
 
+    def _starts_anew(self, targets, weights):
+        """Return whether an earlier fit is no start for these targets, which are in its units."""
+        return False
+
     def _first_call_updates(self):
         """Return whether the first call of `partial_fit` updates a model of no rows."""
         return False

@@ -80,6 +80,9 @@ def _run(estimator, data, previous, streamed=False):
     X, targets, weights, origin = estimator._check_training_data(
         X, y, sample_weight, **more, reset=previous is None
     )
+    if previous and not streamed and estimator._starts_anew(targets, weights):
+        estimator._forget()
+        return _run(estimator, data, None)
     targets_of_models = estimator._one_vs_rest_targets(targets)
     options = agreed_options(estimator, X)
     run = Run(estimator, shown, y, X, targets, weights, previous)

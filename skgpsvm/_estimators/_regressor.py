@@ -23,6 +23,10 @@ from ._base import GPEstimator, all_or_nothing
 from ._inputs import warn_of_weights
 from ._pipeline import fit_models, has_partial_fit, stream
 
+# A warm start keeps the normalization of y if the mean, and the deviation, of the new rows are
+# within these, in units of the earlier deviation.
+_SAME_MEANS, _SAME_SCALES = 2.0, (0.25, 4.0)
+
 
 def has_added_noise(estimator):
     """Return True if y is a function plus noise; raise AttributeError otherwise."""
@@ -161,10 +165,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
-            with np.errstate(over="ignore"):
-                mean, var = target_moments(targets, weights)
-                if self.likelihood in ("student_t", "laplace") and np.isfinite(var).all():
-                    mean, var = target_moments(winsorized(targets, weights), weights)
+            mean, var = self._moments(targets, weights)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
@@ -185,6 +186,21 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             normalized = (y - self._y_mean) / self._y_std, known / self._y_std**2
             return X, np.stack(normalized, -1), weights, origin
         return X, (targets - self._y_mean) / self._y_std, weights, origin
+
+    def _moments(self, targets, weights):
+        """Return mean and variance (t,) by which targets are normalized."""
+        with np.errstate(over="ignore"):
+            mean, var = target_moments(targets, weights)
+            if self.likelihood in ("student_t", "laplace") and np.isfinite(var).all():
+                mean, var = target_moments(winsorized(targets, weights), weights)
+        return mean, var
+
+    def _starts_anew(self, targets, weights):
+        if not (self.normalize_y and self._has_noise()):
+            return False
+        mean, var = self._moments(targets, weights)
+        low, high = _SAME_SCALES
+        return bool(((np.abs(mean) > _SAME_MEANS) | (var < low**2) | (var > high**2)).any())
 
     def _knows_noise(self, noise_variance):
         """Return whether all ranks were given the variances of known noise, or none."""

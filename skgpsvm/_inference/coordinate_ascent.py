@@ -223,9 +223,10 @@ class CoordinateAscent:
         self._ascend_means(state, loss)
         return value
 
-    def _step_of_covariances(self, state):
+    def _step_of_covariances(self, state, max_fall=0.0):
         """Move the precisions towards those of the sites, with means held.
 
+        The step is halved while the ELBO falls by more than ``max_fall`` and its rounding error.
         Return the ELBO before the step, and the `_mean_loss`.
         """
         start = state.precision
@@ -240,7 +241,7 @@ class CoordinateAscent:
             _, state.root = weight_moments(state.precision, state.linear, self._rounding())
             loss = self._mean_loss(state)
             after = (-loss(state.mean)[0] - self._kl(state)).item()
-            if after >= value - self._slack(value):
+            if after >= value - max(max_fall, self._slack(value)):
                 break
         state.n_steps += 1
         return value, loss
@@ -321,15 +322,22 @@ class CoordinateAscent:
 
         Where the likelihood is ``redescending``, that is `ascend`. Rows whose gradient vanishes
         make the step of the sites too short: the ELBO of robust-max may rise for thousands of
-        sweeps. Where latents are ``coupled``, it is a `sweep` with a Newton step on the means.
+        sweeps. Where latents are ``coupled``, precisions move as in `ascend`, and means take a
+        Newton step, which may make up for a small fall. Steps of the sites would move means far
+        where a class that is hardly possible has been observed, as their precision vanishes there.
         """
         if self.likelihood.redescending:
             return self.ascend(state)
         if not self.likelihood.coupled:
             return self.uphill_sweep(state)
-        start, value = replace(state), self.sweep(state)
-        self._newton_step(state)
-        self._halve(state, start, value - _MAX_FALL * self.rows.total_weight)
+        start = replace(state)
+        for max_fall in (_MAX_FALL * self.rows.total_weight, 0.0):
+            value, _ = self._step_of_covariances(state, max_fall)
+            self._newton_step(state)
+            if not max_fall or self.elbo(state) >= value - self._slack(value):
+                break
+            for name in _MOVED:
+                setattr(state, name, getattr(start, name))
         state.change = relative_change(state.mean, start.mean)
         return value
 

@@ -1,7 +1,7 @@
 """Streaming updates of a decoupled posterior that conjugate gradients solved for."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,6 +18,9 @@ from .._linalg import (
 )
 from .._local_variances import widened
 from .._preconditioners import falkon
+
+_MOVED = "new_gram", "new_cross", "new_inner", "new_local"
+_ROUNDING = 1e-9  # fall of the ELBO that counts as rounding, relative
 
 
 @dataclass(kw_only=True)
@@ -42,6 +45,10 @@ class StreamState(State):
     # variables, and to that of ``local_root``
     new_inner: torch.Tensor
     new_local: torch.Tensor
+    # Fraction of the likelihood's step size that is taken. It halves when the ELBO falls, and
+    # doubles, up to one, when it rises.
+    share: float = 1.0
+    before: dict = field(default_factory=dict)  # what the last step has moved, by name
     n_steps: int = 0
     change: float = math.inf  # relative change of ``white`` in the last step
 
@@ -92,9 +99,11 @@ class DecoupledStream(PosteriorStage):
         )
 
     def step(self, state):
-        """Take a natural-gradient step.
+        """Take a natural-gradient step, or undo half of the last one if it lowered the ELBO.
 
-        The objective is the ELBO at its start less that of the earlier rows, nats.
+        The objective is the ELBO at its start less that of the earlier rows, nats. A step may be
+        too long where a class that is hardly possible has been observed: the precisions of such
+        sites vanish.
         """
         white, root = state.white, state.root
         gram, cross = torch.zeros_like(state.new_gram), torch.zeros_like(state.new_cross)
@@ -113,20 +122,29 @@ class DecoupledStream(PosteriorStage):
             add_grams(local, A, widened(precision, residual[:, None]))
         parts = mirror(gram), cross, mirror(inner), mirror(local), loss
         gram, cross, inner, local, loss = self.rows.sum(*parts)
-        state.objective = self._gain(white, root) - loss.item()
-        size = self.likelihood.step(state.n_steps)
-        state.new_gram = state.new_gram.lerp(gram, size)
-        state.new_cross = state.new_cross.lerp(cross, size)
-        state.new_inner = state.new_inner.lerp(inner, size)
-        state.new_local = state.new_local.lerp(local, size)
+        objective = self._gain(white, root) - loss.item()
+        if state.before and objective < state.objective - _ROUNDING * abs(state.objective):
+            state.share /= 2
+            self._move(state, state.before, 0.5)
+            return
+        state.objective = objective
+        state.before = {name: getattr(state, name) for name in _MOVED}
+        found = dict(zip(_MOVED, (gram, cross, inner, local), strict=True))
+        self._move(state, found, state.share * self.likelihood.step(state.n_steps))
+        state.change = relative_change(state.white, white) / state.share
+        state.share = min(1.0, 2 * state.share)
+        state.n_steps += 1
+
+    def _move(self, state, target, size):
+        """Move what the new rows add by a share of the way to a target, a dict by name."""
+        for name in _MOVED:
+            setattr(state, name, getattr(state, name).lerp(target[name], size))
         state.gram = self._gram + state.new_gram
         state.white = _solve(state.gram, self._cross + state.new_cross)
         state.coef = self.bases.unwhitened(state.white)
         state.root = roots(self._inner + state.new_inner)
         if state.local_root is not None:
             state.local_root = roots(self._local + state.new_local)
-        state.change = relative_change(state.white, white)
-        state.n_steps += 1
 
     def converged(self, state):
         """Return whether the whitened coefficients hardly changed."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from .._calibration import is_significant_gain
+from .._data import MAX_MEAN_WEIGHT
 from .._distributed import check_equal
 from .._estimators import FOLLOWED
 from .._parameters import ALWAYS, where
@@ -75,7 +76,8 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
     summary of the `Fitted` is that of the `HeldOutCriterion`.
     """
     check_equal({"rows of shape": estimator.input_shape_})
-    rows, start = problem.rows, problem.start
+    # Copies of rows would be evidence of a network that follows each of them.
+    rows, start = problem.rows.with_normalized_weights(MAX_MEAN_WEIGHT), problem.start
     salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
     trained_on, held_out, threshold = split(rows, held_out_share, salt, threshold)
     of_initial = criterion
