@@ -200,7 +200,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             return False
         mean, var = self._moments(targets, weights)
         low, high = _SAME_SCALES
-        return bool(((np.abs(mean) > _SAME_MEANS) | (var < low**2) | (var > high**2)).any())
+        other_scale = (var > high**2) | (0 < var) & (var < low**2)  # a single row has none
+        return bool((other_scale | (np.abs(mean) > _SAME_MEANS)).any())
 
     def _knows_noise(self, noise_variance):
         """Return whether all ranks were given the variances of known noise, or none."""
