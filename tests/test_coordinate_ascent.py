@@ -553,6 +553,25 @@ def test_natural_sweeps_of_the_softmax_reach_the_optimum_of_many_uphill_sweeps()
     assert ascent.elbo(slow) < best - 0.01
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", [10.0, 100.0])
+def test_natural_sweeps_of_the_softmax_recover_from_means_that_exclude_the_classes(size, dtype):
+    """Sites of labels that seem impossible have hardly any precision, and a large linear term."""
+    X, y = ring(60, 3)
+    ascent = ascent_of(LikelihoodSites(Softmax(), 3), 9.0 * RBF(0.7), X, y, X[:15])
+    ascent = CoordinateAscent(ascent.likelihood, ascent.basis, ascent.rows, dtype=dtype)
+    prior, start = ascent.init(), ascent.init()
+    for _ in range(200):
+        ascent.uphill_sweep(prior)
+    wrong = ascent.init(-size * prior.mean, start.root)
+    values = [ascent.natural_sweep(wrong) for _ in range(25)]
+    assert values[0] < ascent.elbo(prior) - 100
+    # The error is rounding of sums in the dtype of the features.
+    rounding = 16 * torch.finfo(dtype).eps * np.abs(values[1:])
+    assert (np.diff(values) >= -rounding).all()
+    assert ascent.elbo(wrong) == pytest.approx(ascent.elbo(prior), abs=0.01)
+
+
 def test_natural_sweeps_of_the_softmax_settle_at_large_variances():
     # Whole steps fall by up to .002 nats per row, again and again.
     rng = np.random.default_rng(0)
