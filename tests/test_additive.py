@@ -641,7 +641,7 @@ def test_memmaps_are_read_in_chunks(tmp_path, monkeypatch):
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     whole = AdditiveGPRegressor(**quick).fit(data, y)
     monkeypatch.setattr("skgpsvm._data.HELD_BYTES", 0)
-    monkeypatch.setattr("skgpsvm._data._MAX_MERGED", 0)
+    monkeypatch.setattr("skgpsvm._merging._MAX_MERGED", 0)
     # Rows are in another order: the point where the optimizer stops depends on rounding.
     read = AdditiveGPRegressor(**quick).fit(mapped, y)
     assert_allclose(read.predict(data), whole.predict(data), rtol=1e-4)

@@ -19,6 +19,7 @@ NUMPY_MODULES = {
     "_csr",  # rows of sparse matrices
     "_rows",  # rows of sources, as arrays
     "_robust",  # targets, before they are tensors
+    "_merging",  # rows, before they are tensors
     "_estimators/_evidence",  # the boundary
     "_scales",  # sorted columns of rows
     "_estimators/_inputs",  # the boundary

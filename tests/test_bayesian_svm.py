@@ -17,9 +17,9 @@ from sklearn.metrics import log_loss
 
 from skgpsvm import BayesianSVC
 from skgpsvm._calibration import is_significant_gain
-from skgpsvm._data import merged_rows
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
+from skgpsvm._merging import merged_rows
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._torch_kernels import directions
 from skgpsvm.bayesian_svm import _kernel_choice

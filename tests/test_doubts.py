@@ -116,7 +116,7 @@ def test_every_estimator_tells_of_hardly_any_signal(model):
 
 
 def test_hardly_any_signal_is_told_where_rows_have_weight_zero(monkeypatch):
-    monkeypatch.setattr("skgpsvm._data._MAX_MERGED", 0)  # as of large data, whose rows all stay
+    monkeypatch.setattr("skgpsvm._merging._MAX_MERGED", 0)  # as of large data, whose rows all stay
     monkeypatch.setattr("skgpsvm._estimators._base._DOUBTED_ROWS", 20)
     rng = np.random.default_rng(0)
     X, y, weights = rng.normal(size=(40, 1)), rng.normal(size=40), np.ones(40)

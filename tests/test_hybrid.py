@@ -25,10 +25,11 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from skgpsvm._calibration import Calibration
-from skgpsvm._data import WeightedDataset, merged_rows, to_tensor
+from skgpsvm._data import WeightedDataset, to_tensor
 from skgpsvm._hinge_sites import ContrastSites
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._isolation import PrivateRandom
+from skgpsvm._merging import merged_rows
 from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._rows import checked_rows

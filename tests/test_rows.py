@@ -34,7 +34,7 @@ def small_blocks(monkeypatch):
     """Make blocks of ten rows, of which four are in memory, and keep no rows on the device."""
     monkeypatch.setattr(_rows, "_BLOCK_BYTES", 10 * D * 8)
     monkeypatch.setattr(_rows, "_HELD_BYTES", 4 * 10 * D * 8)
-    monkeypatch.setattr(_data, "_MAX_MERGED", 0)
+    monkeypatch.setattr("skgpsvm._merging._MAX_MERGED", 0)
     monkeypatch.setattr(_data, "HELD_BYTES", 0)
 
 
@@ -254,7 +254,7 @@ def test_categories_of_a_source_are_encoded_as_those_of_an_array(monkeypatch):
     X = np.column_stack([X[:, 0], np.arange(len(X)) % 4 * 10])
     X[5, 1] = np.nan
     model = AdditiveGPRegressor(max_iter=2, interactions=None, categorical_features=[1])
-    monkeypatch.setattr(_data, "_MAX_MERGED", 0)
+    monkeypatch.setattr("skgpsvm._merging._MAX_MERGED", 0)
     whole, read = (clone(model).fit(own, y) for own in (X, Source(X)))
     assert_array_equal(read.predict(Source(X)), whole.predict(X))
 

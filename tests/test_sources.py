@@ -28,7 +28,7 @@ def pa():
 def in_blocks(monkeypatch):
     """Make blocks of ten rows of three features, and keep no rows on the device."""
     monkeypatch.setattr(_rows, "_BLOCK_BYTES", 240)
-    monkeypatch.setattr(_data, "_MAX_MERGED", 0)
+    monkeypatch.setattr("skgpsvm._merging._MAX_MERGED", 0)
     monkeypatch.setattr(_data, "HELD_BYTES", 0)
 
 

@@ -65,6 +65,7 @@ STOREYS = {
         "_data",
         "_rows",
         "_robust",
+        "_merging",
         "_csr",
         "_torch_kernels",
         "_distributed",

@@ -14,10 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from .._calibration import Tempering, tempered
-from .._data import class_order, evenly_spaced, merged_rows
+from .._data import evenly_spaced
 from .._distributed import check_equal, gather, raise_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
+from .._merging import class_order, merged_rows
 from .._predictive import (
     LeftOut,
     LikelihoodProbabilities,

@@ -10,10 +10,10 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from .._data import merged_rows
 from .._distributed import check_equal, gather, raise_on_all_ranks
 from .._families import FAMILIES, check_family
 from .._isolation import isolated
+from .._merging import merged_rows
 from .._noise import RegressionNoise, given_noise
 from .._robust import weighted_median, winsorized
 from .._targets import VARYING_NOISE, target_distribution
