@@ -25,7 +25,8 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0, harmless=0.0):
     diagonal; 0 factorizes `K` exactly as given. If the factorization fails, the jitter grows by
     factors of 10 up to 1e-2, separately for each matrix of a batch. A `NumericalWarning` says if it
     exceeds `jitter`, `expected`, which is for a `K` rounded to float32, and `harmless`, which is
-    for a `K` with noise. The factor is differentiable, the jitter's dependence on `K` included.
+    for a `K` to which as much may be added. The factor is differentiable, the jitter's dependence
+    on `K` included.
 
     A `NotPositiveDefiniteError` is raised if `K` holds NaN or infinity, or is not positive definite
     with the largest jitter; `name` is that of `K` in messages.

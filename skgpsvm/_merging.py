@@ -31,16 +31,21 @@ def merged_rows(X, targets, weights):
     return kept[first], targets[first], np.bincount(group.ravel(), weights), origin
 
 
-def class_order(X, codes, weights, n_classes):
+def class_totals(codes, weights, n_classes):
+    """Return the weights (n_classes,) of all ranks' rows of each class."""
+    return sum(gather(np.bincount(codes, weights, n_classes)))
+
+
+def class_order(X, codes, weights, totals):
     """Return the place (n_classes,) of each class in an order that its label does not determine.
 
-    Classes of more weight, on all ranks, come first. Of classes of equal weight, that with the
-    smallest row does, feature by feature, given sorted rows as of `merged_rows`.
+    Classes of more weight come first, given their `class_totals`. Of classes of equal weight, that
+    with the smallest row does, feature by feature, given sorted rows as of `merged_rows`.
     """
-    totals, first = sum(gather(np.bincount(codes, weights, n_classes))), []
+    first = []
     with np.errstate(invalid="ignore"):  # of weights whose sum is zero or overflows
         frequencies = np.round(totals / totals.sum(), _ORDER_DECIMALS)
-    if len(np.unique(frequencies)) < n_classes:
+    if len(np.unique(frequencies)) < len(totals):
         used = np.flatnonzero(weights > 0)
         present, at = np.unique(codes[used], return_index=True)
         rows = [np.asarray(X[i : i + 1])[0] for i in used[at]]
@@ -50,4 +55,4 @@ def class_order(X, codes, weights, n_classes):
     def place(k):
         return -frequencies[k], min((rows[k] for rows in first if k in rows), default=[])
 
-    return tuple(np.argsort(sorted(range(n_classes), key=place)).tolist())
+    return tuple(np.argsort(sorted(range(len(totals)), key=place)).tolist())

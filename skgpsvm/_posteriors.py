@@ -6,7 +6,14 @@ from functools import partial
 import torch
 
 from ._csr import dense_blocks
-from ._linalg import gaussian_kl, jittered_cholesky, spreads, triangular_product, upper_inverse
+from ._linalg import (
+    HARMLESS_NOISE,
+    gaussian_kl,
+    jittered_cholesky,
+    spreads,
+    triangular_product,
+    upper_inverse,
+)
 from ._memory import LARGE_BLOCK, block_rows
 from ._torch_kernels import gradients
 from .kernels._composite import exact_and_rest
@@ -72,7 +79,9 @@ class WhitenedBasis:
         self.size = self._exact.n_exact_features(Z.shape[1]) if self._exact else 0
         if self.projected:
             Kzz = self.projected(Z.double(), Z.double(), theta)
-            chol, self._added = jittered_cholesky(Kzz, _NAME, jitter=jitter)
+            chol, self._added = jittered_cholesky(
+                Kzz, _NAME, jitter=jitter, harmless=HARMLESS_NOISE
+            )
             self._projection = upper_inverse(chol)
             self.size += len(Z)
 

@@ -82,17 +82,17 @@ class Summary(NamedTuple):
     left_out: LeftOut | tuple | None = None
 
 
-def classification_sites(likelihood, n_classes, order=None):
+def classification_sites(likelihood, n_classes, order=None, counts=None):
     """Return a likelihood of classification as sites.
 
     Two classes have one latent function, except with "robust_max", and ordered ones have one too.
-    Their thresholds are those of equally frequent classes. The ``order`` of the classes is that of
-    `Softmax`.
+    Their thresholds are those of the ``counts`` (n_classes,) of the classes, which are positive.
+    The ``order`` of the classes is that of `Softmax`.
     """
     if likelihood == "robust_max":
         return LikelihoodSites(RobustMax(), n_classes)
     if likelihood == "ordinal":
-        return LikelihoodSites(Ordinal(_thresholds(np.ones(n_classes))), 1)
+        return LikelihoodSites(Ordinal(_thresholds(counts)), 1)
     if n_classes == 2:
         return LikelihoodSites(Logistic() if likelihood == "softmax" else Probit(), 1)
     if likelihood == "probit":
@@ -108,8 +108,8 @@ def at_frequencies(sites, rows, variance=0.0):
     The latent function has the mean zero and a given variance. Half a row is added to each class.
     """
     counts = rows.class_counts(sites.likelihood.n_classes).cpu().numpy()
-    thresholds = _thresholds(counts + 0.5, variance)
-    return LikelihoodSites(Ordinal(thresholds).to(rows.device), sites.n_latents)
+    thresholds, weights = _thresholds(counts + 0.5, variance), sites.likelihood.weights
+    return LikelihoodSites(Ordinal(thresholds, weights).to(rows.device), sites.n_latents)
 
 
 def _thresholds(counts, variance=0.0):

@@ -4,18 +4,19 @@ import numpy as np
 
 _SHARE = 0.1  # of a feature's distinct values, which may be far from the others
 _FREQUENCY = 10  # rows per distinct value from which one value may be far, however few there are
+_GAP = 3  # between far values and the others, in units of the interval that holds the others
 # Difference up to which neighboring values are one, relative to the value and to the largest.
-_ROUNDING, _LEAST_ROUNDING = 1e-6, 1e-9
-_MIN_SHARE = 1e-6  # of the largest value, in units of which squared distances are accurate
-_FACTOR = 100  # by which a standard deviation may exceed that of the values that are not far
+_ROUNDING, _LEAST_ROUNDING = 1e-6, 1e-13
+_MIN_SHARE = 1e-12  # of the largest value, in units of which differences are accurate
 
 
 def usual_deviations(X, n, deviations):
     """Return the standard deviations (d,) of features, without those of a few values that are far.
 
     A missing value that is coded as -999 can cause a standard deviation in units of which all other
-    values are equal. If it is a hundred times that of the distinct values in the shortest interval
-    that holds nine tenths of them, it is replaced by the latter. Skewed features keep theirs.
+    values are equal. The others are the distinct values in the shortest interval that holds nine
+    tenths of them, and all that follow without a gap of three times the interval. Skewed features
+    have no such gap. If there is one, the standard deviation of the others is taken if it is less.
 
     Distinct values count once, since one far value may be frequent, as a code is, and so may one
     that is not far, such as zero.
@@ -34,12 +35,24 @@ def usual_deviations(X, n, deviations):
         size = np.abs(values[[0, -1]]).max()
         rounding = np.maximum(_ROUNDING * np.abs(values), _LEAST_ROUNDING * size)
         values = values[np.diff(values, prepend=-np.inf) > rounding]
-        k = len(values)
-        n_far = max(int(_SHARE * k), int(n >= _FREQUENCY * k))
-        if k - n_far < 2:
+        n_far = max(int(_SHARE * len(values)), int(n >= _FREQUENCY * len(values)))
+        if len(values) - n_far < 2:
             continue
-        start = np.argmin(values[k - n_far - 1 :] - values[: n_far + 1])
-        near = (values[start : start + k - n_far] / size).std()
-        if deviations[j] > _FACTOR * near * size:
-            found[j] = max(near, _MIN_SHARE) * size
+        near = _without_far(values / size, n_far)
+        if len(near) < len(values):
+            found[j] = min(max(near.std(), _MIN_SHARE) * size, deviations[j])
     return found
+
+
+def _without_far(values, n_far):
+    """Return the part of sorted values that no gap divides, without n_far values at most."""
+    n = len(values) - n_far
+    first = np.argmin(values[n - 1 :] - values[: n_far + 1])
+    last = first + n - 1
+    while True:
+        reach = _GAP * (values[last] - values[first])
+        low = np.searchsorted(values, values[first] - reach)
+        high = np.searchsorted(values, values[last] + reach, side="right") - 1
+        if (low, high) == (first, last):
+            return values[first : last + 1]
+        first, last = low, high

@@ -998,11 +998,42 @@ def test_warm_start_with_y_in_other_units_starts_anew(model, scale, offset):
     assert_all_close(found, cold.predict(X, return_std=True), rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianSVC(n_inducing=10),
+        DecoupledGPClassifier(n_inducing=10),
+        DecoupledGPRegressor(),
+        EPClassifier(n_inducing=10),
+        HybridBayesianSVC(max_iter=10),
+        HybridSVGPClassifier(max_iter=10),
+        HybridSVGPRegressor(max_iter=10),
+        QSGPClassifier(n_basis=60, n_inducing=10),
+        QSGPRegressor(n_basis=60, n_inducing=10),
+        QSRVMClassifier(n_basis=60),
+        QSRVMRegressor(n_basis=60),
+        SVGPClassifier(n_inducing=10),
+        SVGPRegressor(),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize(("scale", "offset"), [(0.1, 0), (1, 1000)])
+def test_warm_start_with_a_feature_in_other_units_starts_anew(model, scale, offset):
+    X, y = waves_and_labels(model, 60)
+    new = np.column_stack([X[:, 0], scale * X[:, 1] + offset])
+    warm = clone(model).set_params(warm_start=True, random_state=0).fit(X, y).fit(new, y)
+    cold = clone(model).set_params(random_state=0).fit(new, y)
+    assert_array_equal(warm.predict(new), cold.predict(new))
+    assert_all_equal(warm.latent_mean_and_variance(new), cold.latent_mean_and_variance(new))
+
+
 def test_warm_start_in_units_like_those_before_continues():
     X, y = waves(60, d=2)
+    X[:, 1] = np.arange(60) == 0  # constant in some of the rows
     model = SVGPRegressor(warm_start=True, random_state=0).fit(X, y)
     scale = model._y_std
-    model.fit(X, 2 * y + 0.5).partial_fit(X, 1000 * y)  # which never starts anew
+    model.fit(2 * X, 2 * y + 0.5).fit(X[1:], y[1:])
+    model.partial_fit(1000 * X, 1000 * y)  # which never starts anew
     assert_array_equal(model._y_std, scale)
 
 

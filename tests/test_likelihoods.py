@@ -208,7 +208,7 @@ def test_parameters_are_named_and_trainable(likelihood):
         "NegativeBinomial": {"log_dispersion"},
         "Gamma": {"log_dispersion"},
         "Beta": {"log_dispersion"},
-        "Ordinal": {"first", "log_widths"},
+        "Ordinal": {"center", "log_widths"},
     }
     assert names == expected.get(type(likelihood).__name__, set())
     y, mean, var = rows(likelihood)

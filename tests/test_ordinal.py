@@ -145,6 +145,21 @@ def test_derivatives_are_those_of_automatic_differentiation():
     assert (found[2] <= 0).all()
 
 
+@pytest.mark.parametrize("weights", [None, [1, 0, 0, 0], [0, 0, 0, 2.0]])
+def test_parameters_determine_the_thresholds_whatever_their_weights(weights):
+    likelihood = Ordinal(CUTS, weights)
+    assert_allclose(likelihood.thresholds.detach(), CUTS)
+    assert_allclose(likelihood.weights.sum(), 1)
+    if weights:
+        assert_allclose(likelihood.center.detach(), [CUTS[np.argmax(weights)]])
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1, -1, 1, 1], [0, 0, 0, 0], [1, np.nan, 1, 1]])
+def test_weights_of_thresholds_are_checked(weights):
+    with pytest.raises(ValueError, match="weights must be 4 finite numbers"):
+        Ordinal(CUTS, weights)
+
+
 @pytest.mark.parametrize("thresholds", [[], [1.0, 1.0], [2.0, 1.0], [np.nan], [[0.0, 1.0]]])
 def test_thresholds_must_increase(thresholds):
     with pytest.raises(ValueError, match="increasing finite numbers"):
@@ -179,6 +194,19 @@ def test_linear_functions_are_those_of_ordered_probit_regression(model):
     # Both estimate the same probabilities, but for functions that need not be linear: .0016 and
     # .013 apart when this was written.
     assert np.abs(found - expected).mean() < 0.02
+
+
+@pytest.mark.parametrize("solver", ["auto", "natural_gradient"])
+def test_reversed_classes_have_reversed_probabilities(solver):
+    rng = np.random.default_rng(1)
+    X, new = rng.normal(size=(150, 2)), rng.normal(size=(50, 2))
+    y = np.digitize(np.sin(X[:, 0]) + rng.normal(size=150), [1.5, 2.3, 2.8])
+    assert np.bincount(y).min() > 0
+    model = SVGPClassifier(likelihood="ordinal", solver=solver, tol=1e-2, random_state=0)
+    fits = [clone(model).fit(X, labels) for labels in (y, -y)]
+    ahead, back = (fit.predict_proba(new) for fit in fits)
+    assert_allclose(ahead, back[:, ::-1], atol=1e-6)
+    assert_allclose(fits[0].thresholds_, -fits[1].thresholds_[::-1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=ids)

@@ -35,8 +35,10 @@ _FITTED = (
     "_latents",
     "_fitted_parameters",
     "_learned",
+    "_scaler",
     "_left_out",
     "_tempering",
+    "_class_counts",
     "_class_order",
 )
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything

@@ -18,7 +18,7 @@ from .._data import evenly_spaced
 from .._distributed import check_equal, gather, raise_on_all_ranks
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
-from .._merging import class_order, merged_rows
+from .._merging import class_order, class_totals, merged_rows
 from .._predictive import (
     LeftOut,
     LikelihoodProbabilities,
@@ -48,6 +48,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     """
 
     _tempering = Tempering()
+    _class_counts = None  # (n_classes,): weights of the first fit's rows, and half a row for each
     _class_order = None  # see `class_order`
 
     # Fitted attributes
@@ -187,7 +188,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         y = y if len(y) else y.astype(self.classes_.dtype)
         X, codes, weights, origin = merged_rows(X, np.searchsorted(self.classes_, y), weights)
         if reset:
-            self._class_order = class_order(X, codes, weights, len(self.classes_))
+            totals = class_totals(codes, weights, len(self.classes_))
+            self._class_counts = totals + 0.5
+            self._class_order = class_order(X, codes, weights, totals)
         return X, codes, weights, origin
 
     def predict(self, X: MatrixLike) -> np.ndarray:
@@ -216,7 +219,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 f"got {self.classes_.tolist()}. Encode them, such as by the codes of an ordered "
                 "categorical."
             )
-        return classification_sites(likelihood, len(self.classes_), self._class_order)
+        of_classes = self._class_order, self._class_counts
+        return classification_sites(likelihood, len(self.classes_), *of_classes)
 
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""

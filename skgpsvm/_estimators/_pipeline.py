@@ -12,10 +12,13 @@ from .._hyperparameters.default_kernels import feature_scales
 from .._parameters import are_unchanged, parameter_names, remembered
 from .._problem import N_INDUCING, Problem
 from .._torch_kernels import latent_kernels
-from .._validation import draw_seed
+from .._validation import differs, draw_seed
 from ..exceptions import warn
 
 _MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters
+# A feature has other units, so that a warm start starts anew, if its scale, or its mean in units of
+# the larger scale, differs by more than this. Scales of few rows differ by less.
+_OTHER_UNITS = 4.0
 _OF_LEARNING = "learn_inducing", "max_iter", "optimizer", "solver", "tol"
 
 
@@ -80,9 +83,15 @@ def _run(estimator, data, previous, streamed=False):
     X, targets, weights, origin = estimator._check_training_data(
         X, y, sample_weight, **more, reset=previous is None
     )
-    if previous and not streamed and estimator._starts_anew(targets, weights):
-        estimator._forget()
-        return _run(estimator, data, None)
+    has_default = estimator._takes_sparse and estimator.kernel is None
+    isotropic = has_default and _is_isotropic(previous, X, shown)
+    fit_scaler = cache(partial(feature_scales, X, weights, isotropic=isotropic))
+    if previous and not streamed:
+        scaler = getattr(estimator, "_scaler", None)
+        has_other_units = scaler is not None and _has_other_units(fit_scaler(), scaler)
+        if has_other_units or estimator._starts_anew(targets, weights):
+            estimator._forget()
+            return _run(estimator, data, None)
     targets_of_models = estimator._one_vs_rest_targets(targets)
     options = agreed_options(estimator, X)
     run = Run(estimator, shown, y, X, targets, weights, previous)
@@ -93,9 +102,6 @@ def _run(estimator, data, previous, streamed=False):
             seeds.append(run.checkpointed("seed", partial(draw_seed, estimator.random_state)))
         return seeds[0]
 
-    has_default = estimator._takes_sparse and estimator.kernel is None
-    isotropic = has_default and _is_isotropic(previous, X, shown)
-    fit_scaler = cache(partial(feature_scales, X, weights, isotropic=isotropic))
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):
@@ -118,8 +124,19 @@ def _run(estimator, data, previous, streamed=False):
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
     if learns and not streamed:
         estimator._learned = _learned_with(estimator, rows) if run.has_converged else None
+    if estimator.warm_start and not previous:
+        estimator._scaler = fit_scaler()
     run.end(attributes(models, summaries) | history(*curves), doubts)
     return estimator
+
+
+def _has_other_units(scaler, earlier):
+    """Return whether a feature that varies has another scale or location than in an earlier fit."""
+    old, new = earlier.scale_, scaler.scale_
+    larger, moved = np.maximum(old, new), np.abs(scaler.mean_ - earlier.mean_)
+    differ = (larger > _OTHER_UNITS * np.minimum(old, new)) | (moved > _OTHER_UNITS * larger)
+    vary = (differs(found.var_, found.mean_) for found in (scaler, earlier))
+    return bool(np.logical_and(*vary)[differ].any())
 
 
 def _learned_with(estimator, rows):

@@ -33,13 +33,13 @@ def feature_scales(X, weights, *, isotropic=False):
     is_csr = isinstance(X, CSRRows)
     scaler, some = StandardScaler(with_mean=not is_csr), []
     seeks_far = not (is_csr or isotropic)
-    step = math.ceil(sum(gather(len(X))) * X.shape[1] / _MAX_SORTED)
+    step = math.ceil(sum(gather(len(X))) * math.prod(X.shape[1:]) / _MAX_SORTED)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(X), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             if weights[chunk].any():
                 rows = X[chunk].matrix if is_csr else np.asarray(X[chunk])
-                rows = rows.astype(np.float64, copy=False)
+                rows = rows.reshape(rows.shape[0], -1).astype(np.float64, copy=False)
                 scaler.partial_fit(rows, sample_weight=weights[chunk])
                 if seeks_far:
                     some.append(rows[np.flatnonzero(weights[chunk] > 0)[::step]])

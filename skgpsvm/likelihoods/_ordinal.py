@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .._typing import ArrayLike
@@ -20,13 +21,19 @@ class Ordinal(SingleLatent):
     Parameters
     ----------
     thresholds : array-like of shape (n_classes - 1,)
-        Increasing, in units of the noise. The trainable parameters are the first one, ``first``,
+        Increasing, in units of the noise. The trainable parameters are a weighted mean, ``center``,
         and the logarithms of the differences, ``log_widths``.
+    weights : array-like of shape (n_classes - 1,), default=None
+        Weights of the thresholds in their mean, relative to each other. None is
+        :math:`\exp(-2 b_k^2)` of the ``thresholds``: those between many rows count most, so that
+        learning does not change them by the widths of rare classes. It takes the same steps if the
+        order of the classes is reversed.
 
     Raises
     ------
     ValueError
-        If `thresholds` are not finite or not increasing, or there are none.
+        If `thresholds` are not finite or not increasing, or there are none, or if `weights` have
+        another shape, are negative or not finite, or are all zero.
 
     Notes
     -----
@@ -37,7 +44,7 @@ class Ordinal(SingleLatent):
     source: the noise has variance one, and the prior variance of f is learned in its place.
     """
 
-    def __init__(self, thresholds: ArrayLike) -> None:
+    def __init__(self, thresholds: ArrayLike, weights: ArrayLike | None = None) -> None:
         super().__init__()
         values = torch.as_tensor(thresholds, dtype=torch.float64).clone()
         widths = values.diff()
@@ -48,13 +55,23 @@ class Ordinal(SingleLatent):
             or (widths <= 0).any()
         ):
             raise ValueError(f"thresholds must be increasing finite numbers, got {thresholds!r}")
-        self.first = torch.nn.Parameter(values[:1])
+        if weights is None:
+            weights = torch.softmax(-2 * values.square(), 0)
+        parts = torch.as_tensor(weights, dtype=torch.float64)
+        if parts.shape != values.shape or not (parts >= 0).all() or not 0 < parts.sum() < torch.inf:
+            raise ValueError(
+                f"weights must be {len(values)} finite numbers, one for each threshold, none "
+                f"negative and not all zero; got {weights!r}"
+            )
+        self.register_buffer("weights", parts / parts.sum())
+        self.center = torch.nn.Parameter(self.weights @ values[:, None])
         self.log_widths = torch.nn.Parameter(widths.log())
 
     @property
     def thresholds(self) -> Tensor:
         """Thresholds between the classes, (n_classes - 1,)."""
-        return torch.cat([self.first, self.first + self.log_widths.exp().cumsum(0)])
+        above_first = F.pad(self.log_widths.exp().cumsum(0), (1, 0))
+        return self.center + above_first - self.weights @ above_first
 
     @property
     def n_classes(self) -> int:
