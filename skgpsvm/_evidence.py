@@ -202,7 +202,30 @@ class _Merged(NamedTuple):
     size: torch.Tensor
 
 
-class _EqualNoise:
+class _Scaled:
+    """Rows that are scaled to similar variances, unless they have equal weights.
+
+    The noise of rows may differ by orders of magnitude, and the jitter is relative to the mean of
+    their variances: it would be noise that rows of large weight do not have.
+    """
+
+    def __init__(self, weights):
+        # (n,), or None if all are one
+        self._scale = None if (weights == weights[:1]).all() else (1 + 1 / weights).rsqrt()
+
+    def scaled(self, matrix, *factors):
+        """Return a matrix (n, n) and others with n rows, times the scale of each row."""
+        if self._scale is None:
+            return matrix, *factors
+        column = self._scale[:, None]
+        return column * matrix * self._scale, *(column * factor for factor in factors)
+
+    def _log_scales(self):
+        """Return the sum of the logarithms of the squared scales."""
+        return 0.0 if self._scale is None else 2 * self._scale.log().sum()
+
+
+class _EqualNoise(_Scaled):
     r"""Distinct rows of outputs whose noise differs between rows by the weights alone.
 
     Rows with the same features are one row of their total weight w and mean target, times the
@@ -214,8 +237,9 @@ class _EqualNoise:
     def __init__(self, y, weights, group):
         squares = weights @ y.square()
         self._y, self._weights = _merged(y, weights, group)
+        super().__init__(self._weights)
         self._scatter = squares - self._weights @ self._y.square()
-        self._log_weights = self._weights.log().sum()
+        self._constant = self._weights.log().sum() - self._log_scales()
         # A row of weight w has w - 1 further targets; `_scatter` is their squared deviation.
         self._more = 0.5 * (weights.sum() - len(self._weights))
 
@@ -232,12 +256,8 @@ class _EqualNoise:
             y=self._y,
             var=log_var.exp() / self._weights,
             misfit=self._scatter.sum() / log_var.exp(),
-            size=self._log_weights + 2 * self._more * (math.log(2 * math.pi) + log_var),
+            size=self._constant + 2 * self._more * (math.log(2 * math.pi) + log_var),
         )
-
-    def scaled(self, matrix, *factors):
-        """Return a matrix (n, n) and others with n rows, unchanged."""
-        return matrix, *factors
 
     def by_noise(self, log_var, merged, by_var, solved):
         """Return the derivative of the log evidence in the logarithm of the noise variance.
@@ -248,23 +268,16 @@ class _EqualNoise:
         return by_var @ merged.var - solved.shape[1] * self._more + 0.5 * merged.misfit
 
 
-class _KnownNoise:
+class _KnownNoise(_Scaled):
     """Distinct rows of an output, whose noise has a known variance besides a common one.
 
     Its methods are those of `_EqualNoise`. The means weight rows by the precisions of their noise,
-    so that they depend on the common variance. The noise of rows may differ by orders of magnitude.
-    They are scaled to similar variances, as the jitter is relative to the mean of these.
+    so that they depend on the common variance.
     """
 
     def __init__(self, y, known, weights, group):
         self._y, self._known, self._weights, self._group = y, known, weights, group
-        one = _merged(y[:, None], weights / (1 + known), group)[1]
-        self._scale = (1 + 1 / one).rsqrt()
-
-    def scaled(self, matrix, *factors):
-        """Return a matrix (n, n) and others with n rows, times the scale of each row."""
-        column = self._scale[:, None]
-        return column * matrix * self._scale, *(column * factor for factor in factors)
+        super().__init__(_merged(y[:, None], weights / (1 + known), group)[1])
 
     def at(self, log_var):
         var = log_var.exp() + self._known
@@ -276,7 +289,7 @@ class _KnownNoise:
             var=1 / total,
             misfit=precision @ deviations.square(),
             size=(total / (2 * math.pi)).log().sum()
-            - 2 * self._scale.log().sum()
+            - self._log_scales()
             + self._weights @ (2 * math.pi * var).log(),
         )
 

@@ -1027,6 +1027,21 @@ def test_warm_start_with_a_feature_in_other_units_starts_anew(model, scale, offs
     assert_all_equal(warm.latent_mean_and_variance(new), cold.latent_mean_and_variance(new))
 
 
+@pytest.mark.parametrize("model", [SVGPRegressor(), DecoupledGPRegressor(), QSGPRegressor()])
+def test_rows_of_tiny_weight_do_not_count(model):
+    X, y = waves(100, d=2)
+    counts = np.arange(100) < 70
+    y[~counts] *= -1
+    found, expected = (
+        clone(model).set_params(random_state=0).fit(X, y, np.where(counts, 1.0, tiny))
+        for tiny in (1e-12, 0.0)
+    )
+    assert_allclose(found.noise_variance_, expected.noise_variance_, rtol=0.01)
+    assert_all_close(
+        found.predict(X, return_std=True), expected.predict(X, return_std=True), atol=0.01
+    )
+
+
 def test_warm_start_in_units_like_those_before_continues():
     X, y = waves(60, d=2)
     X[:, 1] = np.arange(60) == 0  # constant in some of the rows

@@ -79,6 +79,23 @@ def test_weights_of_the_evidence_are_repetitions():
     assert_all_close(weighted, repeated, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("weight", [1e-8, 1e-12, 1e-20])
+@pytest.mark.parametrize("knows_noise", [False, True])
+def test_rows_of_tiny_weight_are_as_if_left_out(weight, knows_noise):
+    X, y = waves(40)
+    targets = y[:, None]
+    if knows_noise:
+        targets = np.stack([targets, np.full_like(targets, 0.01)], -1)
+    weights = np.where(np.arange(40) < 25, 1.0, weight)
+    kernel = 1.5 * RBF(1.0)
+    parts = t64(kernel.theta), t64(X[:1]), t64([-2.0])
+    found, expected = (
+        Evidence(torch_kernel(kernel), rows).value_and_gradient(*parts)
+        for rows in (rows_of(X, targets, weights), rows_of(X[:25], targets[:25]))
+    )
+    assert_all_close(found, expected, rtol=1e-6, atol=1e-5)
+
+
 def test_noise_that_predicts_other_rows_best_is_found():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, size=(150, 1))
