@@ -82,17 +82,17 @@ class Summary(NamedTuple):
     left_out: LeftOut | tuple | None = None
 
 
-def classification_sites(likelihood, n_classes, order=None, counts=None):
+def classification_sites(likelihood, n_classes, totals=None, order=None):
     """Return a likelihood of classification as sites.
 
     Two classes have one latent function, except with "robust_max", and ordered ones have one too.
-    Their thresholds are those of the ``counts`` (n_classes,) of the classes, which are positive.
-    The ``order`` of the classes is that of `Softmax`.
+    Their thresholds are those of the ``totals`` (n_classes,) of the classes' weights, see
+    `at_frequencies`. The ``order`` of the classes is that of `Softmax`.
     """
     if likelihood == "robust_max":
         return LikelihoodSites(RobustMax(), n_classes)
     if likelihood == "ordinal":
-        return LikelihoodSites(Ordinal(_thresholds(counts)), 1)
+        return LikelihoodSites(Ordinal(_thresholds(totals)), 1)
     if n_classes == 2:
         return LikelihoodSites(Logistic() if likelihood == "softmax" else Probit(), 1)
     if likelihood == "probit":
@@ -107,13 +107,14 @@ def at_frequencies(sites, rows, variance=0.0):
 
     The latent function has the mean zero and a given variance. Half a row is added to each class.
     """
-    counts = rows.class_counts(sites.likelihood.n_classes).cpu().numpy()
-    thresholds, weights = _thresholds(counts + 0.5, variance), sites.likelihood.weights
+    totals = rows.class_counts(sites.likelihood.n_classes).cpu().numpy()
+    thresholds, weights = _thresholds(totals, variance), sites.likelihood.weights
     return LikelihoodSites(Ordinal(thresholds, weights).to(rows.device), sites.n_latents)
 
 
-def _thresholds(counts, variance=0.0):
-    """Return the thresholds between classes of given counts, for `at_frequencies`."""
+def _thresholds(totals, variance=0.0):
+    """Return the thresholds between classes of given weights, for `at_frequencies`."""
+    counts = totals + 0.5
     return ndtri(np.cumsum(counts)[:-1] / counts.sum()) * np.sqrt(1 + variance)
 
 

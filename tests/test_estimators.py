@@ -867,7 +867,8 @@ def test_later_batches_may_lack_classes():
 def test_classes_may_come_later():
     X, y = blobs()
     known = y < 2
-    model = quick().partial_fit(X[known], y[known], classes=[0, 1, 2])
+    with pytest.warns(UserWarning, match="first call.*no rows of the classes"):
+        model = quick().partial_fit(X[known], y[known], classes=[0, 1, 2])
     unseen = model.predict_proba(X[y == 2])[:, 2].mean()
     for _ in range(3):
         model.partial_fit(X, y)

@@ -38,8 +38,8 @@ _FITTED = (
     "_scaler",
     "_left_out",
     "_tempering",
-    "_class_counts",
     "_class_order",
+    "_class_totals",
 )
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
@@ -144,6 +144,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _starts_anew(self, targets, weights):
         """Return whether an earlier fit is no start for these targets, which are in its units."""
         return False
+
+    def _classes_without_rows(self):
+        """Return the labels of the classes that the rows of the first call lack, a list."""
+        return []
 
     def _first_call_updates(self):
         """Return whether the first call of `partial_fit` updates a model of no rows."""

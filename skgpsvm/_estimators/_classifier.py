@@ -48,7 +48,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     """
 
     _tempering = Tempering()
-    _class_counts = None  # (n_classes,): weights of the first fit's rows, and half a row for each
+    _class_totals = None  # (n_classes,): weights of the first call's rows of each class
     _class_order = None  # see `class_order`
 
     # Fitted attributes
@@ -188,10 +188,13 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         y = y if len(y) else y.astype(self.classes_.dtype)
         X, codes, weights, origin = merged_rows(X, np.searchsorted(self.classes_, y), weights)
         if reset:
-            totals = class_totals(codes, weights, len(self.classes_))
-            self._class_counts = totals + 0.5
-            self._class_order = class_order(X, codes, weights, totals)
+            self._class_totals = class_totals(codes, weights, len(self.classes_))
+            self._class_order = class_order(X, codes, weights, self._class_totals)
         return X, codes, weights, origin
+
+    def _classes_without_rows(self):
+        lacking = (self._class_totals == 0) & (self.class_weight_ > 0)
+        return self.classes_[lacking].tolist()
 
     def predict(self, X: MatrixLike) -> np.ndarray:
         """Predict the most probable class of each row.
@@ -219,7 +222,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 f"got {self.classes_.tolist()}. Encode them, such as by the codes of an ordered "
                 "categorical."
             )
-        of_classes = self._class_order, self._class_counts
+        of_classes = self._class_totals, self._class_order
         return classification_sites(likelihood, len(self.classes_), *of_classes)
 
     def _class_probabilities(self):

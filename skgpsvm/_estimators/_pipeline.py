@@ -57,10 +57,20 @@ def stream(estimator, X, y, sample_weight, **more):
         )
     previous = getattr(estimator, "_latents", None)
     check_same("a model to continue", previous)
-    if previous is not None or estimator._first_call_updates():
+    if previous is not None:
         return _run(estimator, (X, y, sample_weight, more), previous, streamed=True)
-    fit_models(estimator, X, y, sample_weight, **more)
-    if isinstance(getattr(estimator, "inducing_points", None), str):
+    updates = estimator._first_call_updates()
+    if updates:
+        _run(estimator, (X, y, sample_weight, more), None, streamed=True)
+    else:
+        fit_models(estimator, X, y, sample_weight, **more)
+    if lacking := estimator._classes_without_rows():
+        warn(
+            f"The first call to {type(estimator).__name__}.partial_fit had no rows of the classes "
+            f"{lacking}. It fixes what later calls keep, such as kernel, inducing points or terms, "
+            "which suit the other classes alone. Pass some rows of every class to it."
+        )
+    if not updates and isinstance(getattr(estimator, "inducing_points", None), str):
         n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
         if n_rows < m:
             lower = "" if estimator.n_inducing is None else f", or lower n_inducing={m}"
