@@ -29,7 +29,9 @@ def spike(n, share=0.3, seed=0):
 
 
 def masses(column):
-    return point_masses(np.asarray(column, dtype=np.float64))
+    """Return the point masses of a column without the limits of numbers that are not far."""
+    found = point_masses(np.asarray(column, dtype=np.float64))
+    return PointMasses(found.values, found.sentinels)
 
 
 # Which numbers are point masses
@@ -72,6 +74,24 @@ def test_numbers_far_from_all_others_are_sentinels():
     assert masses(np.r_[np.repeat([1, 2, 3, 4], 40), np.full(40, 99)]).sentinels == (99,)
     near = masses(np.r_[age, np.full(60, -1)])
     assert near == PointMasses((-1.0,))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_far_numbers_of_few_rows_are_outside_the_range(wanted):
+    age = np.random.default_rng(0).uniform(20, 80, 500)
+    for far, is_far in (
+        ([-999], True),
+        ([1e8, -999], True),
+        ([-999] * 9, True),
+        ([-999] * 10, wanted),
+        ([-100, 150], False),
+        (np.linspace(1000, 1060, 30), False),
+    ):
+        column = np.r_[age, far]
+        found = point_masses(column, wanted)
+        assert found.are_far(column).tolist() == [False] * 500 + [is_far] * len(far)
+        assert not found.are_far(np.array([np.nan]))
+        assert found.sentinels == ((-999,) if wanted and len(far) == 10 else ())
 
 
 # Fits

@@ -168,6 +168,20 @@ def test_variances_of_probabilities_have_means_of_monotone_effects():
     assert_allclose(var[:, 0], averaged + rest, rtol=0.02)
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_covariances_of_rows_are_positive_definite(missing):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * rng.normal(size=150)
+    X[:9, 1] = np.nan if missing else X[:9, 1]
+    model = AdditiveGPRegressor(monotonic_cst={1: 1}, random_state=0).fit(X, y)
+    cov = model.latent_covariance(X[:60])
+    assert_allclose(np.diag(cov), model.latent_mean_and_variance(X[:60])[1], rtol=1e-9)
+    assert np.linalg.eigvalsh(cov)[0] > -1e-9
+    draws = model.sample_latent(X[:60], 20_000, random_state=0)[..., 0]
+    assert_allclose(np.cov(draws.T), cov, atol=0.005)
+
+
 @pytest.mark.parametrize("parameter", ["monotonic_cst", "convex_cst"])
 def test_constraints_of_several_classes_are_refused(parameter):
     X, _, _ = steep(60)

@@ -6,7 +6,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_regressor
 from sklearn.metrics import log_loss
 
-from skgpsvm import BayesianSVC, EPClassifier, QSRVMRegressor, SVGPClassifier, SVGPRegressor
+from skgpsvm import (
+    AdditiveGPClassifier,
+    AdditiveGPRegressor,
+    BayesianSVC,
+    EPClassifier,
+    QSRVMRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpsvm._hyperparameters import default_kernels
 from skgpsvm._hyperparameters.default_kernels import feature_scales
 from skgpsvm._scales import usual_deviations
@@ -98,7 +106,16 @@ def test_clusters_follow_a_feature_with_a_far_value(code):
 
 @pytest.mark.parametrize(("code", "count"), [(-30, 1), (-30, 5), (-999, 1), (-999, 5), (1e8, 1)])
 @pytest.mark.parametrize(
-    "model", [BayesianSVC, EPClassifier, SVGPClassifier, SVGPRegressor, QSRVMRegressor]
+    "model",
+    [
+        AdditiveGPClassifier,
+        AdditiveGPRegressor,
+        BayesianSVC,
+        EPClassifier,
+        QSRVMRegressor,
+        SVGPClassifier,
+        SVGPRegressor,
+    ],
 )
 def test_a_coded_value_does_not_hide_its_feature(model, code, count):
     rng = np.random.default_rng(1)

@@ -140,8 +140,12 @@ class Prior(ABC):
     def cross(self, u):
         """Return prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
         at = self.at(u)
-        total = sum(self.covariances(at, at))
+        total = sum(self._between_rows(u, at))
         return total.diagonal_scatter(self.variances(at).sum(1))  # unknown levels included
+
+    def _between_rows(self, u, at):
+        """Return the `covariances` (b, b) of each term between rows, given in both forms."""
+        return list(self.covariances(at, at))
 
 
 class Effects(Prior):
@@ -294,6 +298,13 @@ class Effects(Prior):
                 psi = torch.cat([psi, absent.sqrt() * missing[:, term]], 1)
             found.append(psi)
         return found, self.variances(at)
+
+    def _between_rows(self, u, at):
+        # The values of a constrained effect at its points determine it.
+        found, (features, _) = super()._between_rows(u, at), self.features(u)
+        for place in self.basis.constrained:
+            found[1 + place] = features[1 + place] @ features[1 + place].T
+        return found
 
     def knots(self, j, factor):
         """Return points (m,) of a constrained feature, and whitened features (m, p) there.

@@ -276,7 +276,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     if masses:
         with_masses = {*requested.singles} - requested.constrained - {*np.flatnonzero(n_levels)}
     shared = [
-        point_masses(sample[:, j]) if j in with_masses else PointMasses()
+        point_masses(sample[:, j], j in with_masses) if j in in_terms else PointMasses()
         for j in range(len(n_levels))
     ]
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
@@ -285,7 +285,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
         rows = slice(start, start + CHUNK_ROWS)
         chunk = X[rows][weights[rows] > 0]
         if len(chunk):
-            chunk, known = _without_sentinels(chunk, shared), chunk
+            chunk, known = _without_far(chunk, shared), chunk
             low = np.fmin(low, np.fmin.reduce(chunk, 0))
             high = np.fmax(high, np.fmax.reduce(chunk, 0))
             missing |= np.isnan(known).any(0)
@@ -310,7 +310,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
         feature.monotonic, feature.convex = (
             signs.get(j, 0) for signs in (requested.monotonic, requested.convex)
         )
-        others = shared[j].others(sample[:, j])
+        others = sample[~shared[j].are_far(sample[:, j]), j]
         if kind == "cyclic":
             feature.period = period or _period(others, low[j], high[j])
         elif kind == "smooth" and scaling == "power":
@@ -336,26 +336,31 @@ class PointMasses:
         In ascending order.
     sentinels : tuple of float
         Those that are far from all other numbers.
+    low, high : float
+        Numbers outside these are far from all others, too.
     """
 
     values: tuple = ()
     sentinels: tuple = ()
+    low: float = -np.inf
+    high: float = np.inf
 
-    def others(self, column):
-        """Return the numbers of a column that are not sentinels."""
-        return column[~np.isin(column, self.sentinels)]
+    def are_far(self, column):
+        """Return a mask of the numbers of a column that are far from the others."""
+        return np.isin(column, self.sentinels) | (column < self.low) | (column > self.high)
 
 
-def point_masses(column):
+def point_masses(column, wanted=True):
     """Return the `PointMasses` of a column (n,), which has NaN where numbers are missing.
 
     A number is a point mass if many rows have it, and far fewer have its neighbors in the order of
     the numbers. There is none if there are many such numbers, as among rounded ones, or few
     different numbers, each of which has an inducing point. A number at an end is a sentinel, and a
-    point mass in any case, if all others would fill only a small part of the range.
+    point mass in any case, if all others would fill only a small part of the range. If few rows
+    have it, it is merely outside the range; unless ``wanted``, there are such numbers alone.
     """
     values, counts = np.unique(column[np.isfinite(column)], return_counts=True)
-    enough = counts >= DEFAULTS.mass_rows
+    enough = (counts >= DEFAULTS.mass_rows) & wanted
     shared = enough & (counts >= DEFAULTS.mass_share * counts.sum())
     is_mass, is_sentinel = np.zeros_like(shared), np.zeros_like(shared)
     for k in np.flatnonzero(shared) if len(values) > DEFAULTS.points else ():
@@ -363,36 +368,44 @@ def point_masses(column):
         is_mass[k] = counts[k] > DEFAULTS.mass_ratio * np.median(near)
     is_mass &= is_mass.sum() <= DEFAULTS.max_masses
     first, last = 0, len(values)
-    while (ends := _without_ends(values[first:last], enough[first:last])) != (0, last - first):
-        first, last = first + ends[0], first + ends[1]
+    while (ends := _ends(values, counts, enough, slice(first, last))) != (first, last):
+        first, last = ends
     is_sentinel[:first] = is_sentinel[last:] = True
+    is_sentinel &= enough
     found = is_mass | is_sentinel, is_sentinel
-    return PointMasses(*(tuple(values[own].tolist()) for own in found))
+    limits = ()
+    if len(values):
+        reach = DEFAULTS.sentinel_gap * (values[last - 1] - values[first])
+        limits = values[first] - reach, values[last - 1] + reach
+    return PointMasses(*(tuple(values[own].tolist()) for own in found), *limits)
 
 
-def _without_ends(values, enough):
-    """Return the slice, (start, stop), of sorted numbers without the sentinels at one end.
+def _ends(values, counts, enough, part):
+    """Return (start, stop) of a part of sorted numbers without those at one end that are far.
 
-    ``enough`` is whether enough rows have each number.
+    ``counts`` are the rows that have each number, and ``enough`` is whether these are enough for a
+    sentinel. A group of numbers is far if that holds for each, or if all together have few rows.
     """
+    values, counts, enough = values[part], counts[part], enough[part]
     n, gaps = len(values), np.diff(values)
+    few = min(DEFAULTS.mass_rows, max(2, DEFAULTS.mass_share * counts.sum()))
     for k in range(1, n - _MIN_OTHERS + 1):
-        if enough[:k].all() and gaps[k - 1] > DEFAULTS.sentinel_gap * (values[-1] - values[k]):
-            return k, n
-        if enough[-k:].all() and gaps[-k] > DEFAULTS.sentinel_gap * (values[-k - 1] - values[0]):
-            return 0, n - k
-        if not (enough[:k].all() or enough[-k:].all()):
+        low, high = (
+            enough[own].all() or counts[own].sum() < few for own in (np.s_[:k], np.s_[-k:])
+        )
+        if low and gaps[k - 1] > DEFAULTS.sentinel_gap * (values[-1] - values[k]):
+            return part.start + k, part.stop
+        if high and gaps[-k] > DEFAULTS.sentinel_gap * (values[-k - 1] - values[0]):
+            return part.start, part.stop - k
+        if not (low or high):
             break
-    return 0, n
+    return part.start, part.stop
 
 
-def _without_sentinels(X, shared):
-    """Return rows (n, d) with NaN for the sentinels of the columns' `PointMasses`."""
-    for j, own in enumerate(shared):
-        if own.sentinels:
-            X = X.copy()
-            X[np.isin(X[:, j], own.sentinels), j] = np.nan
-    return X
+def _without_far(X, shared):
+    """Return rows (n, d) with NaN for numbers that are far by the columns' `PointMasses`."""
+    far = np.stack([own.are_far(X[:, j]) for j, own in enumerate(shared)], 1)
+    return np.where(far, np.nan, X) if far.any() else X
 
 
 def _of_all_ranks(rows):
