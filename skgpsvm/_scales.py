@@ -4,6 +4,7 @@ import numpy as np
 
 _SHARE = 0.1  # of a feature's distinct values, which may be far from the others
 _FREQUENCY = 10  # rows per distinct value from which one value may be far, however few there are
+_FACTOR = 2  # by which a standard deviation exceeds that of the others, if it is replaced
 _GAP = 3  # between far values and the others, in units of the interval that holds the others
 # Difference up to which neighboring values are one, relative to the value and to the largest.
 _ROUNDING, _LEAST_ROUNDING = 1e-6, 1e-13
@@ -16,7 +17,8 @@ def usual_deviations(X, n, deviations):
     A missing value that is coded as -999 can cause a standard deviation in units of which all other
     values are equal. The others are the distinct values in the shortest interval that holds nine
     tenths of them, and all that follow without a gap of three times the interval. Skewed features
-    have no such gap. If there is one, the standard deviation of the others is taken if it is less.
+    have no such gap. Their standard deviation is taken if it is less than half of that of all rows:
+    in smaller units, rows with a far value would be alone for nothing.
 
     Distinct values count once, since one far value may be frequent, as a code is, and so may one
     that is not far, such as zero.
@@ -38,9 +40,10 @@ def usual_deviations(X, n, deviations):
         n_far = max(int(_SHARE * len(values)), int(n >= _FREQUENCY * len(values)))
         if len(values) - n_far < 2:
             continue
-        near = _without_far(values / size, n_far)
-        if len(near) < len(values):
-            found[j] = min(max(near.std(), _MIN_SHARE) * size, deviations[j])
+        others = _without_far(values / size, n_far)
+        near = others.std() * size
+        if len(others) < len(values) and deviations[j] > _FACTOR * near:
+            found[j] = max(near, _MIN_SHARE * size)
     return found
 
 

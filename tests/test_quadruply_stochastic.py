@@ -770,6 +770,33 @@ def test_number_of_functions_may_change_from_fit_to_fit():
     assert model.basis_.n_pairs == 10
 
 
+@pytest.mark.parametrize("size", [20, 100])
+@pytest.mark.parametrize("step", ["sgd", "adagrad"])
+def test_later_chunks_do_not_spoil_the_first(step, size):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1100, 2))
+    f = 2 * np.sin(2 * X[:, 0]) + X[:, 1]
+    y = f + 0.5 * rng.normal(size=1100)
+    model = QSGPRegressor(solver=step, n_basis=2000, n_inducing=100, random_state=0)
+    model.partial_fit(X[:200], y[:200])
+    for start in range(200, 600, size):
+        chunk = slice(start, start + size)
+        model.partial_fit(X[chunk], y[chunk])
+    assert np.sqrt(np.mean((model.predict(X[600:]) - f[600:]) ** 2)) < 0.4  # a constant has 1.7
+
+
+def test_steps_do_not_diverge_where_rows_tell_little():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    # A drawn function stands for five.
+    solver = QuadruplyStochastic(n_sampled_basis=64)
+    kernel = ConstantKernel(1e-3) * RBF(1.0)
+    fixed = {"kernel": kernel, "optimizer": None, "random_state": 0}
+    steps = QSGPRegressor(solver=solver, n_basis=640, max_iter=100, **fixed).fit(X, y)
+    exact = QSGPRegressor(n_basis=640, **fixed).fit(X, y)
+    assert steps.elbo_ > exact.elbo_ - 0.1
+
+
 def test_partial_fit_is_there_for_stochastic_steps_alone():
     assert not hasattr(QSGPRegressor(), "partial_fit")
     assert hasattr(QSGPClassifier(solver="adagrad"), "partial_fit")

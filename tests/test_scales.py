@@ -63,8 +63,9 @@ def test_far_values_do_not_determine_the_scale(unit, code):
 def test_a_single_far_value_does_not_determine_the_scale(code, n):
     x = np.random.default_rng(n).normal(size=n)
     x[0] = code
+    near = x[1:].std()
     # A hundredth more or less comes from sorting out equal values.
-    assert_allclose(usual(x), min(x[1:].std(), x.std()), rtol=0.01)
+    assert_allclose(usual(x), near if x.std() > 2 * near else x.std(), rtol=0.01)
 
 
 def test_values_that_no_gap_divides_are_not_far():

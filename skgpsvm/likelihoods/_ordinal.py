@@ -44,6 +44,8 @@ class Ordinal(SingleLatent):
     source: the noise has variance one, and the prior variance of f is learned in its place.
     """
 
+    weights: Tensor
+
     def __init__(self, thresholds: ArrayLike, weights: ArrayLike | None = None) -> None:
         super().__init__()
         values = torch.as_tensor(thresholds, dtype=torch.float64).clone()

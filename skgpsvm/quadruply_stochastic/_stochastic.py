@@ -285,7 +285,9 @@ class StochasticSteps(Stage):
         sampling = products.diagonal(dim1=-2, dim2=-1).mean(-1)
         sampling = sampling * (1 / self._batch_size + 1 / max(self._n_sampled, 1))
         precision = state.n_seen * state.mean_precision
-        curvature = scale * (1 + precision * (largest + sampling))
+        # The prior's gradient in a drawn function stands for those of all functions of its stratum.
+        prior = self.bases.n_units / max(self._n_sampled, 1)
+        curvature = scale * (prior + precision * (largest + sampling))
         return _RATES[self._solver.control_variate] / curvature.max().item()
 
     def _decay(self, state):
@@ -399,8 +401,11 @@ class StochasticSteps(Stage):
         rate = torch.full_like(gradient, self._rate * self._decay(state))
         rate *= self._inverse_scale(state, at)
         if self._is_adagrad:
-            state.squared_gradients[:, at] += gradient.square()
-            rate /= (state.squared_gradients[:, at] + _TINY).sqrt()
+            # A gradient is that of all rows seen, estimated from a minibatch: in later calls its
+            # deviation grows with the rows, and is larger where minibatches are smaller.
+            unit = state.n_seen / math.sqrt(self._batch_size)
+            state.squared_gradients[:, at] += (gradient / unit).square()
+            rate /= (unit**2 * state.squared_gradients[:, at] + _TINY).sqrt()
         old = coef[:, at]
         new = old - rate * gradient
         if k:
