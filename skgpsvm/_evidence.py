@@ -210,7 +210,7 @@ class _Scaled:
     """
 
     def __init__(self, weights):
-        # (n,), or None if all are one
+        # (n,), or None if rows are not scaled
         self._scale = None if (weights == weights[:1]).all() else (1 + 1 / weights).rsqrt()
 
     def scaled(self, matrix, *factors):
