@@ -94,6 +94,12 @@ def test_far_numbers_of_few_rows_are_outside_the_range(wanted):
         assert found.sentinels == ((-999,) if wanted and len(far) == 10 else ())
 
 
+def test_no_number_is_far_from_few():
+    found = masses(np.r_[np.zeros(500), np.ones(3)]), point_masses(np.zeros(500))
+    assert not found[0].sentinels
+    assert not found[1].are_far(np.array([1.0, np.nan])).any()
+
+
 # Fits
 
 

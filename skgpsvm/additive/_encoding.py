@@ -35,7 +35,7 @@ _POWERS = (-2.0, 4.0)
 # New rows outside a range: more than this many, and more than this share, are told of.
 _MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 _N_NEAR = 5  # neighbors on either side that a point mass is compared with
-_MIN_OTHERS = 4  # different numbers besides sentinels
+_MIN_OTHERS = 4  # different numbers besides those that are far
 _ROUNDING = 1e-9  # relative, of a sum of weights
 
 
@@ -374,7 +374,7 @@ def point_masses(column, wanted=True):
     is_sentinel &= enough
     found = is_mass | is_sentinel, is_sentinel
     limits = ()
-    if len(values):
+    if last - first >= _MIN_OTHERS:
         reach = DEFAULTS.sentinel_gap * (values[last - 1] - values[first])
         limits = values[first] - reach, values[last - 1] + reach
     return PointMasses(*(tuple(values[own].tolist()) for own in found), *limits)
