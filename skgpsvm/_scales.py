@@ -6,8 +6,9 @@ _SHARE = 0.1  # of a feature's distinct values, which may be far from the others
 _FREQUENCY = 10  # rows per distinct value from which one value may be far, however few there are
 _FACTOR = 2  # by which a standard deviation exceeds that of the others, if it is replaced
 _GAP = 3  # between far values and the others, in units of the interval that holds the others
-# Difference up to which neighboring values are one, relative to the value and to the largest.
-_ROUNDING, _LEAST_ROUNDING = 1e-6, 1e-13
+# Difference up to which neighboring values are one, relative to the value and to that which three
+# quarters of the rows do not exceed.
+_ROUNDING, _LEAST_ROUNDING = 1e-6, 1e-9
 _MIN_SHARE = 1e-12  # of the largest value, in units of which differences are accurate
 
 
@@ -35,7 +36,8 @@ def usual_deviations(X, n, deviations):
     for j, column in enumerate(X.T):
         values = np.unique(column).astype(np.float64)
         size = np.abs(values[[0, -1]]).max()
-        rounding = np.maximum(_ROUNDING * np.abs(values), _LEAST_ROUNDING * size)
+        least = _LEAST_ROUNDING * np.quantile(np.abs(column), 0.75)
+        rounding = np.maximum(_ROUNDING * np.abs(values), least)
         values = values[np.diff(values, prepend=-np.inf) > rounding]
         n_far = max(int(_SHARE * len(values)), int(n >= _FREQUENCY * len(values)))
         if len(values) - n_far < 2:

@@ -68,6 +68,12 @@ def test_a_single_far_value_does_not_determine_the_scale(code, n):
     assert_allclose(usual(x), near if x.std() > 2 * near else x.std(), rtol=0.01)
 
 
+def test_rounding_errors_are_no_usual_values():
+    rng = np.random.default_rng(0)
+    x = rng.integers(3, size=300) * (1 + 1e-9 * rng.normal(size=300)) + 1e-10 * rng.normal(size=300)
+    assert usual(x) == x.std()
+
+
 def test_values_that_no_gap_divides_are_not_far():
     # The largest of these values exceeds the mean by 13 standard deviations of the nine tenths.
     x = np.exp(np.linspace(0, 5, 50))
