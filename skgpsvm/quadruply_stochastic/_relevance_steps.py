@@ -81,6 +81,10 @@ class RelevanceSteps(StochasticSteps):
         variances = 1 / (state.data[:, at] + state.precisions[:, at])
         return with_columns(variances, self._covariance.n_dense)
 
+    def _prior_curvature(self):
+        # Smaller steps would prune fewer functions in as many passes.
+        return 1.0
+
     def _support_products(self, state):
         # Some of the functions stand for all. Those that no step has drawn have no running sum yet.
         n = self.bases.n_units

@@ -285,10 +285,15 @@ class StochasticSteps(Stage):
         sampling = products.diagonal(dim1=-2, dim2=-1).mean(-1)
         sampling = sampling * (1 / self._batch_size + 1 / max(self._n_sampled, 1))
         precision = state.n_seen * state.mean_precision
-        # The prior's gradient in a drawn function stands for those of all functions of its stratum.
-        prior = self.bases.n_units / max(self._n_sampled, 1)
-        curvature = scale * (prior + precision * (largest + sampling))
+        curvature = scale * (self._prior_curvature() + precision * (largest + sampling))
         return _RATES[self._solver.control_variate] / curvature.max().item()
+
+    def _prior_curvature(self):
+        """Return the prior's curvature, in units of its precision.
+
+        The prior's gradient in a drawn function stands for those of all functions of its stratum.
+        """
+        return max(self.bases.n_units / max(self._n_sampled, 1), 1.0)
 
     def _decay(self, state):
         """Return the rate of the next step, in units of the first's."""
@@ -403,7 +408,7 @@ class StochasticSteps(Stage):
         if self._is_adagrad:
             # A gradient is that of all rows seen, estimated from a minibatch: in later calls its
             # deviation grows with the rows, and is larger where minibatches are smaller.
-            unit = state.n_seen / math.sqrt(self._batch_size)
+            unit = state.n_seen / math.sqrt(max(self._batch_size, 1))
             state.squared_gradients[:, at] += (gradient / unit).square()
             rate /= (unit**2 * state.squared_gradients[:, at] + _TINY).sqrt()
         old = coef[:, at]
