@@ -5,7 +5,8 @@ import torch
 from .exceptions import NotPositiveDefiniteError, NumericalWarning, warn
 
 LARGEST_JITTER = 1e-2  # relative to the mean diagonal
-# Jitter that is as good as noise, whose standard deviation is a thousandth of that of the diagonal.
+# Jitter that does not warn where as much may be added: noise whose standard deviation is a
+# thousandth of that of the diagonal.
 HARMLESS_NOISE = 1e-6
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "

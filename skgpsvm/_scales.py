@@ -18,8 +18,8 @@ def usual_deviations(X, n, deviations):
     A missing value that is coded as -999 can cause a standard deviation in units of which all other
     values are equal. The others are the distinct values in the shortest interval that holds nine
     tenths of them, and all that follow without a gap of three times the interval. Skewed features
-    have no such gap. Their standard deviation is taken if it is less than half of that of all rows:
-    in smaller units, rows with a far value would be alone for nothing.
+    have no such gap. The standard deviation of the others is taken if it is less than half of that
+    of all rows. Otherwise it would gain little, and rows with a far value would be alone.
 
     Distinct values count once, since one far value may be frequent, as a code is, and so may one
     that is not far, such as zero.

@@ -179,6 +179,7 @@ def test_covariances_of_rows_are_positive_definite(missing):
     assert_allclose(np.diag(cov), model.latent_mean_and_variance(X[:60])[1], rtol=1e-9)
     assert np.linalg.eigvalsh(cov)[0] > -1e-9
     draws = model.sample_latent(X[:60], 20_000, random_state=0)[..., 0]
+    # Variances are up to .1, so that standard errors are at most .001.
     assert_allclose(np.cov(draws.T), cov, atol=0.005)
 
 

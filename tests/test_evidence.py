@@ -39,10 +39,11 @@ def test_gradient_of_the_evidence_is_its_derivative():
     assert_all_close((by_theta, by_noise), numeric, rtol=1e-6, atol=1e-6)
 
 
-def test_gradient_of_the_evidence_includes_the_jitter():
+@pytest.mark.parametrize("weights", [None, np.geomspace(1e-3, 1e3, 30)])
+def test_gradient_of_the_evidence_includes_the_jitter(weights):
     X, y = waves(30)
     kernel = 1.5 * RBF(1.0)
-    evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]), jitter=0.01)
+    evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None], weights), jitter=0.01)
     theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0])
     _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
     numeric = differences(
@@ -93,6 +94,7 @@ def test_rows_of_tiny_weight_are_as_if_left_out(weight, knows_noise):
         Evidence(torch_kernel(kernel), rows).value_and_gradient(*parts)
         for rows in (rows_of(X, targets, weights), rows_of(X[:25], targets[:25]))
     )
+    # Fifteen rows of weight 1e-8 count as much as 1.5e-7 rows.
     assert_all_close(found, expected, rtol=1e-6, atol=1e-5)
 
 

@@ -75,7 +75,6 @@ def test_rounding_errors_are_no_usual_values():
 
 
 def test_values_that_no_gap_divides_are_not_far():
-    # The largest of these values exceeds the mean by 13 standard deviations of the nine tenths.
     x = np.exp(np.linspace(0, 5, 50))
     assert usual(x) == x.std()
     assert usual(np.append(x, 3 * x[-1])) == np.append(x, 3 * x[-1]).std()
@@ -130,7 +129,9 @@ def test_a_coded_value_does_not_hide_its_feature(model, code, count):
     y, y_test = (np.sin(2 * Z[:, 0]) + 0.3 * rng.normal(size=len(Z)) for Z in (X, X_test))
     X[:count, 0] = code
     if is_regressor(model()):
-        assert model(random_state=0).fit(X, y).score(X_test, y_test) > 0.7
+        # Without the feature it is below .1; relevance vectors have .72 without a far value, too.
+        least = 0.7 if model is QSRVMRegressor else 0.8
+        assert model(random_state=0).fit(X, y).score(X_test, y_test) > least
     else:
         fit = model(random_state=0).fit(X, y > 0)
         assert log_loss(y_test > 0, fit.predict_proba(X_test)) < 0.35  # .69 if the feature is lost

@@ -17,7 +17,7 @@ from ..exceptions import warn
 
 _MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters
 # A feature has other units, so that a warm start starts anew, if its scale, or its mean in units of
-# the larger scale, differs by more than this. By an eighth, losses of four classifiers rose.
+# the larger scale, differs by more than this. At a factor of 1/8, losses of four classifiers rose.
 _OTHER_UNITS = 4.0
 _OF_LEARNING = "learn_inducing", "max_iter", "optimizer", "solver", "tol"
 

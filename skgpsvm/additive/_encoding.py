@@ -272,12 +272,13 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     single = sum(totals) <= (1 + _ROUNDING) * n_used
     sampled = used[:: max(1, n_used // _N_POWER_ROWS)]
     sample = _of_all_ranks(X[sampled])
-    in_terms, with_masses = requested.used, set()
-    if masses:
-        with_masses = {*requested.singles} - requested.constrained - {*np.flatnonzero(n_levels)}
+    in_terms = requested.used
+    with_masses = {*requested.singles} - requested.constrained if masses else set()
     shared = [
-        point_masses(sample[:, j], j in with_masses) if j in in_terms else PointMasses()
-        for j in range(len(n_levels))
+        PointMasses()
+        if levels or j not in in_terms
+        else point_masses(sample[:, j], j in with_masses)
+        for j, levels in enumerate(n_levels)
     ]
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     missing = np.zeros(X.shape[1], dtype=bool)

@@ -25,9 +25,9 @@ class Ordinal(SingleLatent):
         and the logarithms of the differences, ``log_widths``.
     weights : array-like of shape (n_classes - 1,), default=None
         Weights of the thresholds in their mean, relative to each other. None is
-        :math:`\exp(-2 b_k^2)` of the ``thresholds``: those between many rows count most, so that
-        learning does not change them by the widths of rare classes. It takes the same steps if the
-        order of the classes is reversed.
+        :math:`\exp(-2 b_k^2)`, so that thresholds between many rows count most, and learning does
+        not move these with the widths of rare classes. If the order of the classes is reversed,
+        learning takes the same steps.
 
     Raises
     ------

@@ -82,7 +82,7 @@ class RelevanceSteps(StochasticSteps):
         return with_columns(variances, self._covariance.n_dense)
 
     def _prior_curvature(self):
-        # Smaller steps would prune fewer functions in as many passes.
+        # Learned precisions keep steps from diverging; smaller ones would prune fewer functions.
         return 1.0
 
     def _support_products(self, state):
