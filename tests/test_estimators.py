@@ -1037,7 +1037,7 @@ def test_rows_of_tiny_weight_do_not_count(model):
         clone(model).set_params(random_state=0).fit(X, y, np.where(counts, 1.0, tiny))
         for tiny in (1e-12, 0.0)
     )
-    # Learning may end elsewhere within its tolerance. Without scaling, two noises were .00005 and .5.
+    # Learning may end elsewhere within its tolerance. Without scaling, two noises were 5e-5 and .5.
     assert_allclose(found.noise_variance_, expected.noise_variance_, rtol=0.01)
     assert_all_close(
         found.predict(X, return_std=True), expected.predict(X, return_std=True), atol=0.01
