@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy import stats
-from scipy.special import expit
+from scipy.optimize import brentq
+from scipy.special import expit, polygamma
 
 from ._sites import LikelihoodSites
 from .exceptions import warn
@@ -17,6 +18,7 @@ INITIAL_DISPERSION = 0.5
 # least and the largest number of nodes.
 _REACH, _MIN_NODES, _MAX_NODES = 6.0, 32, 1024
 _TOL = 1e-9  # of quantiles, relative
+_RANGE = 80.0  # of log dispersions of a given variance of the link, below the highest
 _LARGEST_COUNT = 2.0**53  # above it, counts differ from their mean by a share of 1e-8
 
 
@@ -40,8 +42,8 @@ class Family(NamedTuple):
     make: Callable  # takes the dispersions (t,); returns the likelihood
     distribution: Callable  # takes mean and dispersion; returns a frozen distribution of scipy
     draw: Callable  # takes mean, dispersion and a RandomState; returns values of y
-    # Takes a variance and a latent value, both tensors; returns the dispersion at which the link of
-    # y has about this variance.
+    # Takes variances and latent values, tensors (t,); returns the dispersions at which the link of
+    # y has about these variances.
     dispersion: Callable = lambda variance, f: variance
     is_count: bool = False
     link: Link = LOG
@@ -73,8 +75,34 @@ def _beta_draws(mean, dispersion, rng):
     return rng.beta(mean / dispersion, (1 - mean) / dispersion)
 
 
+def _amount_dispersion(variance, f):
+    """Return the dispersions of gamma distributions whose logarithms have some variances."""
+    return _of_variance(torch.ones_like(f), f.new_full(f.shape, torch.inf), variance)
+
+
 def _beta_dispersion(variance, f):
-    return variance * f.sigmoid() * (-f).sigmoid()
+    """Return the dispersions of beta distributions whose logits have some variances."""
+    return _of_variance(f.sigmoid(), (-f).sigmoid(), variance)
+
+
+def _of_variance(a, b, variance):
+    r"""Return d (t,) at which the trigamma functions of a / d and b / d have a sum (t,).
+
+    The logarithm of a gamma variable of shape :math:`\alpha` has the variance
+    :math:`\psi_1(\alpha)`, which is above :math:`1 / \alpha` and about :math:`\alpha^{-2}` for
+    small shapes. A beta variable is a ratio of two independent ones to their sum, and its logit the
+    difference of their logarithms.
+    """
+    highest = (variance / (1 / a + 1 / b)).log()
+
+    def log_dispersion(a, b, variance, highest):
+        def excess(x):
+            return polygamma(1, np.array([a, b]) * np.exp(-x)).sum() - variance
+
+        return highest if excess(highest) <= 0 else brentq(excess, highest - _RANGE, highest)
+
+    parts = zip(*(part.tolist() for part in (a, b, variance, highest)), strict=True)
+    return a.new_tensor([log_dispersion(*own) for own in parts]).exp()
 
 
 FAMILIES = {
@@ -90,7 +118,7 @@ FAMILIES = {
         lambda mean, dispersion, rng: _poisson_draws(_gamma_draws(mean, dispersion, rng), rng),
         is_count=True,
     ),
-    "gamma": Family(Gamma, _gamma, _gamma_draws),
+    "gamma": Family(Gamma, _gamma, _gamma_draws, _amount_dispersion),
     "beta": Family(Beta, _beta, _beta_draws, _beta_dispersion, link=LOGIT),
 }
 

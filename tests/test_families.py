@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from scipy import stats
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -300,6 +301,32 @@ def test_equal_amounts_in_rows_alike_do_not_remove_the_dispersion():
     y = np.exp(np.round(2 * f) / 2)
     noise = SVGPRegressor(random_state=0).fit(X, np.log(y)).noise_variance_
     assert SVGPRegressor(likelihood="gamma", random_state=0).fit(X, y).dispersion_ > 0.45 * noise
+
+
+@pytest.mark.parametrize("dispersion", [1e-3, 0.3, 3.0, 100.0])
+def test_dispersion_of_a_variance_of_the_link(dispersion):
+    f = torch.tensor([-1.0, 0.5], dtype=torch.float64)
+    p = f.sigmoid().numpy()
+    of_gamma, of_a, of_b = (
+        stats.loggamma(share / dispersion).var() for share in (np.ones(2), p, 1 - p)
+    )
+    for name, variance in (("gamma", of_gamma), ("beta", of_a + of_b)):
+        found = FAMILIES[name].dispersion(torch.as_tensor(variance), f)
+        assert_allclose(found, dispersion, rtol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", ["gamma", "beta"])
+def test_large_dispersions_are_found(likelihood):
+    rng, true = np.random.default_rng(0), 3.0
+    X = rng.uniform(-2, 2, (400, 2))
+    f = 0.8 * X[:, 0]
+    mean = FAMILIES[likelihood].link.inverse(f)
+    y = FAMILIES[likelihood].draw(mean, true, np.random.RandomState(0))
+    y = np.clip(y, 1e-200, np.inf if likelihood == "gamma" else 1 - 1e-16)
+    model = SVGPRegressor(likelihood=likelihood, random_state=0).fit(X, y)
+    # A lower bound of half the variance of the link would be more than twice the dispersion.
+    assert_allclose(model.dispersion_, true, rtol=0.2)
+    assert np.corrcoef(model.latent_mean_and_variance(X)[0], f)[0, 1] > 0.95
 
 
 def test_dispersion_of_counts_without_signal_is_the_most_likely_one():
