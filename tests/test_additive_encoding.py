@@ -1,5 +1,7 @@
 """Encoding of tables for additive models: categories, missing values, dates, scales of columns."""
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -138,13 +140,32 @@ def test_nullable_columns_have_a_missing_level(dtype):
 
 
 @pytest.mark.parametrize("others", [[], ["kind"]])
-def test_objects_that_are_numbers_are_numbers(others):
+@pytest.mark.parametrize("absent", [None, np.nan, pd.NA])
+@pytest.mark.parametrize("number", [float, Decimal])
+def test_objects_that_are_numbers_are_numbers(others, absent, number):
     frame, y = table()
     frame = frame[["size", *others]]
-    objects = frame.assign(size=frame["size"].astype(object).where(frame["size"].notna(), None))
+    size = pd.Series(list(map(number, frame["size"])), dtype=object)
+    objects = frame.assign(size=size.where(frame["size"].notna(), absent))
     assert objects["size"].dtype == object
-    expected = AdditiveGPRegressor(**quick).fit(frame, y).predict(frame)
+    model = AdditiveGPRegressor(**quick).fit(frame, y)
+    expected = model.predict(frame)
+    assert_array_equal(model.predict(objects), expected)
+    nothing = objects[objects["size"].isna()]
+    assert_array_equal(model.predict(nothing), model.predict(frame.loc[nothing.index]))
     assert_array_equal(AdditiveGPRegressor(**quick).fit(objects, y).predict(objects), expected)
+
+
+@pytest.mark.parametrize("make", [lambda x: pd.DataFrame({"litres": x}), lambda x: x[:, None]])
+def test_categories_may_be_in_another_precision(make):
+    litres = np.tile([1.2, 1.4, 1.6, np.nan], 10)
+    double, single = make(litres), make(litres.astype(np.float32))
+    y = np.tile([0.0, 5.0, 1.0, 3.0], 10)
+    model = AdditiveGPRegressor(categorical_features=[0], **quick)
+    for known, other in ((double, single), (single, double)):
+        model.fit(known, y)
+        assert_array_equal(model.predict(other), model.predict(known))
+        assert_allclose(model.predict(other), y, atol=0.2)
 
 
 def test_other_objects_are_categories():

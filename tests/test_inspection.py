@@ -678,3 +678,17 @@ def test_importances_without_terms_are_zero():
     model = fitted(X, y, interactions=None, min_gain=1e9, sparse=True)
     assert_array_equal(model.feature_importances_, np.zeros(3))
     assert component_importances(model, X).terms.importance.shape == (0,)
+
+
+def test_levels_have_different_names():
+    rng = np.random.default_rng(0)
+    levels = [[1234567.0, 1234568.0, 0.1, np.nan], ["missing", "a", "b", None]]
+    parts = {name: rng.permutation(own * 10) for name, own in zip("ab", levels, strict=True)}
+    table = pd.DataFrame(parts)
+    model = AdditiveGPRegressor(interactions=None, min_gain=0, categorical_features=["a", "b"])
+    effects = ComponentEffects.from_estimator(model.fit(table, rng.normal(size=40))).to_dict()
+    grids = {own["term"]: own["grid"][0] for own in effects["effects"]}
+    assert grids == {
+        "a": ["0.1", "1234567", "1234568", "missing"],
+        "b": ["a", "b", "missing", "no value"],
+    }

@@ -1,5 +1,6 @@
 """The way of all fits: checks, rows on the device, one fit for each model, fitted attributes."""
 
+import math
 from functools import cache, partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from .._torch_kernels import latent_kernels
 from .._validation import differs, draw_seed
 from ..exceptions import warn
 
-_MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters
+_MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters; else starts anew
 # A feature has other units, so that a warm start starts anew, if its scale, or its mean in units of
 # the larger scale, differs by more than this. At a factor of 1/8, losses of four classifiers rose.
 _OTHER_UNITS = 4.0
@@ -99,7 +100,8 @@ def _run(estimator, data, previous, streamed=False):
     if previous and not streamed:
         scaler = getattr(estimator, "_scaler", None)
         has_other_units = scaler is not None and _has_other_units(fit_scaler(), scaler)
-        if has_other_units or estimator._starts_anew(targets, weights):
+        has_grown = _has_grown(estimator, weights)
+        if has_grown or has_other_units or estimator._starts_anew(targets, weights):
             estimator._forget()
             return _run(estimator, data, None)
     targets_of_models = estimator._one_vs_rest_targets(targets)
@@ -138,6 +140,15 @@ def _run(estimator, data, previous, streamed=False):
         estimator._scaler = fit_scaler()
     run.end(attributes(models, summaries) | history(*curves), doubts)
     return estimator
+
+
+def _has_grown(estimator, weights):
+    """Return whether rows are so many more than hyperparameters were learned with that they differ.
+
+    From the kernel of few rows, which may be next to linear, learning might not find that of all.
+    """
+    weight, _ = getattr(estimator, "_learned", None) or (math.inf, {})
+    return sum(gather(float(weights.sum()))) > _MAX_GROWTH * weight
 
 
 def _has_other_units(scaler, earlier):

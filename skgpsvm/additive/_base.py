@@ -23,7 +23,14 @@ from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._ascents import Ascents
 from ._defaults import DEFAULTS
-from ._encoding import TableEncoder, categorical_mask, described, new_features, refuse_dates
+from ._encoding import (
+    TableEncoder,
+    categorical_mask,
+    described,
+    new_features,
+    refuse_dates,
+    with_objects_as_numbers,
+)
 from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES
@@ -136,7 +143,9 @@ class AdditiveGP(GPEstimator):
         if reset:
             mask = categorical_mask(self.categorical_features, X)
             self._encoder = None if mask is None else TableEncoder(mask).fit(X)
-        refuse_dates(X, None if self._encoder is None else self._encoder.categorical)
+        categorical = None if self._encoder is None else self._encoder.categorical
+        refuse_dates(X, categorical)
+        X = with_objects_as_numbers(X, categorical)
         options["ensure_all_finite"] = "allow-nan"
         if self._encoder is None or is_source(X):
             transform = self._encoder and self._encoder.transform

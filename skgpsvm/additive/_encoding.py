@@ -1,9 +1,11 @@
 """Encoding of tables as numbers: categories, missing values and ranges."""
 
 import datetime
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Real
 
 import numpy as np
@@ -117,8 +119,9 @@ class TableEncoder:
         chosen = np.flatnonzero(self.categorical)
         parts = zip(chosen, self.names, self.levels, columns(X, chosen), strict=True)
         for j, name, levels, values in parts:
-            codes = {level: code for code, level in enumerate(levels) if not is_missing(level)}
-            _check_kind(name, codes, values)
+            _check_kind(name, levels, values)
+            known, values = _in_common_precision(levels, values)
+            codes = {level: code for code, level in enumerate(known) if not is_missing(level)}
             absent = len(levels) - 1 if levels and is_missing(levels[-1]) else -1
             found[:, j] = [
                 absent if is_missing(level) else codes.get(level, -1) for level in values
@@ -148,10 +151,18 @@ def _levels(column, name):
     return sorted(known) + [np.nan] * any(missing)
 
 
+def _in_common_precision(levels, column):
+    """Return levels and a column, both in the lower precision of the two if they are floats."""
+    if column.dtype.kind != "f" or not levels or not isinstance(levels[0], float | np.floating):
+        return levels, column
+    dtype = min(column.dtype, np.asarray(levels[0]).dtype, key=lambda each: each.itemsize)
+    return np.asarray(levels, dtype), column.astype(dtype)
+
+
 def _check_kind(name, levels, column):
     """Raise TypeError if a column has strings and its levels are none, or the reverse."""
-    known = next(iter(levels), None)
-    for level in column if levels else ():
+    known = levels[0] if levels else None  # one that is missing comes last
+    for level in () if is_missing(known) else column:
         if isinstance(level, str) != isinstance(known, str) and not is_missing(level):
             kinds = (f"{each!r} ({type(each).__name__})" for each in (level, known))
             raise TypeError(
@@ -186,11 +197,31 @@ def _is_dated(column):
     return isinstance(first, (datetime.date, datetime.time, datetime.timedelta))
 
 
-def _has_numbers(column):
-    """Return whether objects are numbers or None, and not all missing; bools are not numbers."""
-    known = [value for value in column if value is not None]
-    numbers = (isinstance(value, Real) and not isinstance(value, bool) for value in known)
-    return all(numbers) and not all(is_missing(value) for value in known)
+def _are_numbers(objects):
+    """Return whether objects that are not missing are numbers; bools are not."""
+    known = (value for value in objects if not is_missing(value))
+    return all(isinstance(x, Real | Decimal) and not isinstance(x, bool) for x in known)
+
+
+def with_objects_as_numbers(X, categorical):
+    """Return a pandas table whose columns of objects that are numbers are float64.
+
+    None and NA become NaN. Columns of the mask ``categorical``, which may be None, stay.
+    """
+    if not hasattr(X, "iloc"):
+        return X
+    masked = [False] * X.shape[1] if categorical is None else categorical
+    objects = [
+        name
+        for name, is_category in zip(_names(X), masked, strict=False)
+        if not is_category and X[name].dtype == object and _are_numbers(X[name])
+    ]
+    if not objects:
+        return X
+    X = X.copy(deep=False)
+    for name in objects:
+        X[name] = [math.nan if is_missing(value) else float(value) for value in X[name]]
+    return X
 
 
 def columns(X, chosen):
@@ -223,7 +254,9 @@ def categorical_mask(categorical_features, X):
         mask = [
             kind in _CATEGORICAL_TYPES
             and not _is_dated(X[name])
-            and not (kind == "object" and _has_numbers(X[name]))
+            and not (
+                kind == "object" and _are_numbers(X[name]) and not all(map(is_missing, X[name]))
+            )
             for kind, name in zip(types, names, strict=True)
         ]
         mask = np.array(mask, dtype=bool)

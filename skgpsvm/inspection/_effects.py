@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._estimators import unwrapped
 from .._families import FAMILIES
 from .._rows import column
-from .._validation import check_level, check_number
+from .._validation import check_level, check_number, is_missing
 
 _RUG_ROWS = 100
 _NEAR = 0.04  # of the range of a number; the distance within which rows are near at least
@@ -223,15 +223,20 @@ def level_names(estimator):
         return {}
     columns = np.flatnonzero(estimator._encoder.categorical)
     return {
-        j: [_level_name(level) for level in levels]
+        j: _level_names(levels)
         for j, levels in zip(columns, estimator._encoder.levels, strict=True)
     }
 
 
-def _level_name(level):
-    if level is None or level != level:
-        return "missing"
-    return f"{level:g}" if isinstance(level, float | np.floating) else str(level)
+def _level_names(levels):
+    """Return different names of the levels of a category; one that is missing is the last."""
+    known = [level for level in levels if not is_missing(level)]
+    names = [
+        text.removesuffix(".0") if isinstance(level, float | np.floating) else text
+        for level, text in zip(known, map(str, known), strict=True)
+    ]
+    absent = "no value" if "missing" in names else "missing"
+    return names + [absent] * (len(levels) - len(known))
 
 
 def _chosen(estimator, features, names, shares):
