@@ -33,14 +33,18 @@ class WeightedDataset:
     256 MiB, else chunk by chunk. Chunks of `CSRRows` are sparse tensors. Targets are codes (n,),
     floats (n,) or (n, t), or pairs (n, t, 2) of a float and the known variance of its noise.
     ``origin`` is the index returned by `merged_rows`. ``shared`` says whether the rows are shared
-    between the ranks, each with its own part. If not, every rank has the same rows.
+    between the ranks, each with its own part. If not, every rank has the same rows. ``count_rows``
+    says whether weights are numbers of copies; otherwise, they may be exposures in any unit.
 
     ``n_rows`` and ``total_weight`` are of the rows of all ranks; ``len`` is the number of rows of
     this rank.
     """
 
-    def __init__(self, X, targets, weights, device, dtype, *, origin=None, shared=True):
+    def __init__(
+        self, X, targets, weights, device, dtype, *, origin=None, shared=True, count_rows=True
+    ):
         self.device, self.dtype, self._shared = device, dtype, shared
+        self._count_rows = count_rows
         self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
         self._origin = origin
         if self._kept is not None:  # merged rows have no weight of 0
@@ -63,6 +67,11 @@ class WeightedDataset:
 
     def __len__(self):
         return len(self.targets)
+
+    @property
+    def n_told(self):
+        """Number of rows that tolerances per row are multiplied by."""
+        return self.total_weight if self._count_rows else self.n_rows
 
     def _hold(self):
         """Move the rows to the device if they take at most 256 MiB, and are not sparse."""
@@ -169,7 +178,11 @@ class WeightedDataset:
         mean = self.total_weight / self.n_rows
         if mean <= above or self._are_scattered():
             return self
-        return self._scaled(1 / mean)
+        return self.with_mean_weight_one()
+
+    def with_mean_weight_one(self):
+        """Return these rows with weights that are scaled to a mean of one."""
+        return self._scaled(self.n_rows / self.total_weight)
 
     def _scaled(self, factors):
         """Return these rows with weights multiplied by factors, of as many `observations`."""
@@ -286,7 +299,15 @@ class WeightedDataset:
         if n_ranks() > 1:
             X, targets, weights, origin = merged_rows(X, targets, weights)
             unscaled = unscaled if origin is None else np.bincount(origin, unscaled)
-        part = WeightedDataset(X, targets, weights, self.device, self.dtype, shared=False)
+        part = WeightedDataset(
+            X,
+            targets,
+            weights,
+            self.device,
+            self.dtype,
+            shared=False,
+            count_rows=self._count_rows,
+        )
         part._unscaled = part._tensor(unscaled, self.dtype)
         return part
 

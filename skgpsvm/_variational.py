@@ -156,7 +156,8 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     """Return the `SparseProblem` of a regression by a family, and a list of its start.
 
     A cold fit starts from a Gaussian process of the link of y: at its kernel and posterior, in
-    units of the link, with the dispersion that the variance of its noise implies.
+    units of the link, with the dispersion that the variance of its noise implies. Its weights have
+    a mean of one, as those of the rows may be exposures in any unit.
     """
     rougher = ROUGHER if n_inducing >= problem.rows.n_rows else ()  # few points cannot follow them
     options = {"rougher": rougher, "mean_variance": _MEAN_VARIANCE_OF_LINKS}
@@ -167,13 +168,13 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     if problem.start is not None:
         return found, [problem.start]
     rows, family = problem.rows, FAMILIES[estimator.likelihood]
-    links = rows.with_targets(_links(rows, family))
-    means = rows.sum(rows.weights @ links.targets)[0] / rows.total_weight
-    squares = rows.sum(rows.weights @ (links.targets - means).square())[0]
-    scale = (squares / rows.total_weight).sqrt()
+    links = rows.with_targets(_links(rows, family)).with_mean_weight_one()
+    means = links.sum(links.weights @ links.targets)[0] / links.total_weight
+    squares = links.sum(links.weights @ (links.targets - means).square())[0]
+    scale = (squares / links.total_weight).sqrt()
     scale = torch.where(scale > 0, scale, 1.0)
     noise = RegressionNoise(likelihood="gaussian", n_outputs=len(scale))
-    normalized = rows.with_targets((links.targets - means) / scale)
+    normalized = links.with_targets((links.targets - means) / scale)
     constant = replace(sparse.on(normalized), likelihood=noise.sites(), noise=noise)
     search = CollapsedSearch(constant, constant.initial_model(), jitter)
     start = search.start

@@ -101,6 +101,22 @@ def test_exposures_are_weights_of_rates(kind):
     assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exposures_have_any_unit(kind, unit):
+    X, f = latents(100)
+    exposure = np.random.default_rng(2).uniform(1, 5, 100)
+    counts = np.random.default_rng(1).poisson(exposure * np.exp(f))
+    model = kind(likelihood="poisson", random_state=0)
+    (mean, var), (other_mean, other_var) = (
+        clone(model).fit(X, counts / each, sample_weight=each).latent_mean_and_variance(X)
+        for each in (exposure, exposure / unit)
+    )
+    # The prior of the constant has a standard deviation of 10.
+    assert_allclose(other_mean - np.log(unit), mean, atol=0.05)
+    assert_allclose(other_var, var, rtol=0.1)
+
+
 # Distributions of y
 
 

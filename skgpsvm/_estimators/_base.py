@@ -145,6 +145,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return whether an earlier fit is no start for these targets, which are in its units."""
         return False
 
+    def _weights_count_rows(self):
+        """Return whether the weight of a row is the number of its copies, and no exposure."""
+        return True
+
     def _classes_without_rows(self):
         """Return the labels of the classes that the rows of the first call lack, a list."""
         return []

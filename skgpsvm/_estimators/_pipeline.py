@@ -117,7 +117,9 @@ def _run(estimator, data, previous, streamed=False):
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):
-        rows = WeightedDataset(X, part, weights, *options, origin=origin)
+        rows = WeightedDataset(
+            X, part, weights, *options, origin=origin, count_rows=estimator._weights_count_rows()
+        )
         learns = streamed or not previous or not _knows_almost(estimator, rows)
         problem = Problem(
             run=run,

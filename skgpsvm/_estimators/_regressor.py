@@ -195,6 +195,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                 mean, var = target_moments(winsorized(targets, weights), weights)
         return mean, var
 
+    def _weights_count_rows(self):
+        return self._has_noise()  # those of counts, amounts and proportions may be exposures
+
     def _starts_anew(self, targets, weights):
         if not (self.normalize_y and self._has_noise()):
             return False

@@ -158,7 +158,7 @@ class AdditiveAscent(Stage):
             return value, derivatives
 
         start, limits = packing.vector(own), packing.limits(own)
-        least_gain = self._share * max(self.tol * self.rows.total_weight, DEFAULTS.round_gain)
+        least_gain = self._share * max(self.tol * self.rows.n_told, DEFAULTS.round_gain)
         best, *found = fisher_scoring(
             evaluate, start, limits, self._scoring_steps, least_gain, min(2 * radius, RADIUS)
         )
@@ -223,7 +223,7 @@ class AdditiveAscent(Stage):
 
     def _record(self, state, objective, log_prior):
         """Set the objective, its gain and the ELBO after a round."""
-        state.gain = (objective - state.objective) / self.rows.total_weight
+        state.gain = (objective - state.objective) / self.rows.n_told
         state.objective, state.elbo = objective, objective - log_prior
 
     def latents(self, state):
@@ -459,7 +459,7 @@ class AdditiveAscent(Stage):
 
     def converged(self, state):
         """Return whether the last round gained less than ``tol``, or next to nothing in total."""
-        least = max(self.tol, DEFAULTS.round_gain / self.rows.total_weight)
+        least = max(self.tol, DEFAULTS.round_gain / self.rows.n_told)
         return abs(state.gain) < least
 
 

@@ -228,10 +228,6 @@ class AdditiveGP(GPEstimator):
         """Return the log parameters of the likelihood from which a fit starts, a tensor (k,)."""
         return self._make_likelihood().parameters()
 
-    def _weights_count_rows(self):
-        """Return whether the weight of a row is the number of its copies, and no exposure."""
-        return True
-
     def _first_call_updates(self):
         return True
 

@@ -199,8 +199,11 @@ def _is_dated(column):
 
 def _are_numbers(objects):
     """Return whether objects that are not missing are numbers; bools are not."""
-    known = (value for value in objects if not is_missing(value))
-    return all(isinstance(x, Real | Decimal) and not isinstance(x, bool) for x in known)
+    return all(isinstance(x, Real | Decimal) and not isinstance(x, bool) for x in _known(objects))
+
+
+def _known(objects):
+    return (value for value in objects if not is_missing(value))
 
 
 def with_objects_as_numbers(X, categorical):

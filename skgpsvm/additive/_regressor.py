@@ -377,9 +377,6 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         """
         return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
-    def _weights_count_rows(self):
-        return self._has_noise()  # those of counts, amounts and proportions may be exposures
-
     def _make_likelihood(self):
         t = len(self._y_mean)
         if self.likelihood in FAMILIES:
