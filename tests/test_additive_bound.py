@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -609,10 +610,18 @@ def test_slopes_of_the_prior_are_those_of_differences():
         generator=torch.Generator(),
     )
     # Variances of effects that are negligible, typical, and far too large.
-    variance = t64([-12.0, 0.0, 8.0])
-    _, slopes, _ = ascent._log_prior({"variance": variance})
-    (numeric,) = differences(lambda at: ascent._log_prior({"variance": at})[0], variance, step=1e-5)
-    assert_allclose(slopes["variance"], numeric, rtol=1e-6)
+    own = {"variance": t64([-12.0, 0.0, 8.0]), "length": t64([-1.0, 0.5, 2.0, 0.1])}
+    sizes = ascent.basis.at(own).sizes
+    assert sizes == {name: len(values) for name, values in own.items()}
+
+    def density(name, values):
+        moved = own | {name: values}
+        return ascent._log_prior(moved, ascent.basis.at(moved))[0]
+
+    _, slopes, _ = ascent._log_prior(own, ascent.basis.at(own))
+    for name, values in own.items():
+        (numeric,) = differences(partial(density, name), values, step=1e-5)
+        assert_allclose(slopes[name], numeric, rtol=1e-6, atol=1e-9)
 
 
 def test_rounding_of_large_sums_is_borne():

@@ -88,14 +88,26 @@ class AdditiveAscent(Stage):
         self._held = False  # the hyperparameters
         self._priors = {}  # `Prior` at the hyperparameters of each latent, for the posterior
 
-    def _log_prior(self, own):
+    def _log_prior(self, own, prior):
         """Return the log prior of a latent's hyperparameters, and its derivatives by name.
+
+        It is that of the standard deviations of effects over the measures of their numbers. Before
+        centering, those of effects that are almost straight are many times as large, since most of
+        a variance at a long length scale is that of a constant.
+
+        Parameters
+        ----------
+        own : dict of Tensor
+            The hyperparameters.
+        prior : Prior or InformedEffects
+            The process at them.
 
         Returns
         -------
         value : float
         gradient, information : dict of Tensor
-            Derivatives, and minus the second derivatives.
+            Derivatives, and minus the second derivatives, but for those of the logarithms of
+            variances over the measure in logarithms of length scales, which are almost linear.
 
         Notes
         -----
@@ -104,12 +116,19 @@ class AdditiveAscent(Stage):
         """
         if not self.shrinkage:
             return 0.0, {}, {}
-        density, *parts = log_prior_of_deviations(own["variance"], self.shrinkage)
-        return density.sum().item(), *({"variance": part} for part in parts)
+        spread, slopes = prior.whole.log_spreads()
+        log_variance = own["variance"].clone()
+        log_variance[: len(spread)] += spread  # those of missing numbers follow
+        density, *parts = log_prior_of_deviations(log_variance, self.shrinkage)
+        (by_variance, by_length), (information, of_lengths) = (
+            (part, part[: len(spread)] @ power)
+            for part, power in zip(parts, (slopes, slopes.square()), strict=True)
+        )
+        gradient = {"variance": by_variance, "length": by_length}
+        return density.sum().item(), gradient, {"variance": information, "length": of_lengths}
 
     def _log_priors(self, state):
-        latents = self.latents(state)
-        return sum(self._log_prior(latents[group][0])[0] for group in self._groups(state))
+        return sum(self._log_prior(own, prior)[0] for own, _, prior in self._parts(state))
 
     @abstractmethod
     def _sums_of(self, state, index):
@@ -132,8 +151,9 @@ class AdditiveAscent(Stage):
         """
         names = [name for name in self.learned if own[name].numel()]
         if not names:
-            evidence = self._evidence(own, sums, self._prior(own, sums, keep=True))
-            return own, evidence.value + self._log_prior(own)[0], radius
+            prior = self._prior(own, sums, keep=True)
+            value = self._evidence(own, sums, prior).value
+            return own, value + self._log_prior(own, prior)[0], radius
 
         packing = FlatParameters(names, {}, self._bounds(own["variance"]))
         new_prior = self._priors_near(own, sums)
@@ -142,8 +162,9 @@ class AdditiveAscent(Stage):
         def evaluate(vector):
             nonlocal highest, prior
             parts = {**own, **packing.parts(vector, own)}
-            evidence = self._evidence(parts, sums, new_prior(parts))
-            log_prior, prior_gradient, prior_information = self._log_prior(parts)
+            here = new_prior(parts)
+            evidence = self._evidence(parts, sums, here)
+            log_prior, prior_gradient, prior_information = self._log_prior(parts, here)
 
             if (value := evidence.value + log_prior) > highest:
                 highest, prior = value, evidence.prior
@@ -151,8 +172,12 @@ class AdditiveAscent(Stage):
             def derivatives():
                 gradient, information = evidence.derivatives(names)
                 gradient = {name: gradient[name] + prior_gradient.get(name, 0.0) for name in names}
-                none = {name: torch.zeros_like(part) for name, part in gradient.items()}
-                of_prior = packing.gradient(none | prior_information)
+                of_prior = packing.gradient(
+                    {
+                        name: prior_information.get(name, torch.zeros_like(part))
+                        for name, part in gradient.items()
+                    }
+                )
                 return packing.gradient(gradient), information + of_prior.diag()
 
             return value, derivatives

@@ -44,8 +44,9 @@ class Prior(ABC):
         unseen = [not (f.n_levels or f.missing) for f in basis.features]
         self._unseen = torch.tensor(unseen, device=self.variance.device)
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
-        mains, pairs = iter(self._mains(lengths[0])), self._pairs(lengths[1])
-        pairs = iter([pairs[place] for place in basis.pair_places])
+        mains, pairs = self._mains(lengths[0]), self._pairs(lengths[1])
+        self._numbers = [*mains, *pairs]  # in the order of the length scales
+        mains, pairs = iter(mains), iter([pairs[place] for place in basis.pair_places])
         levels = {
             j: (Steps if feature.edges else Levels)(
                 torch.as_tensor(basis.means[j]).to(self.variance)
@@ -78,6 +79,26 @@ class Prior(ABC):
     def whole(self):
         """This prior; that of `InformedEffects` has more features."""
         return self
+
+    def log_spreads(self):
+        """Return the logarithm of each term's mean prior variance over the measure of its numbers.
+
+        Its derivatives in the logarithms of the length scales are those of a row of the second
+        array. The term's own variance is left out, and so are processes without a length scale.
+
+        Returns
+        -------
+        value : Tensor of shape (n_terms,)
+        slopes : Tensor of shape (n_terms, n_lengths)
+        """
+        has = torch.as_tensor(self.basis.lengths_of_terms).to(self.variance)
+        if not self._numbers:
+            return has.sum(1), has
+        spread, slope = (
+            torch.stack([getattr(process, name) for process in self._numbers])
+            for name in ("log_spread", "spread_slope")
+        )
+        return has @ spread, has * slope
 
     @abstractmethod
     def _mains(self, lengths):
@@ -160,7 +181,7 @@ class Effects(Prior):
     """
 
     def __init__(self, basis, theta):
-        self._groups, self._numbers = [], []
+        self._groups = []
         super().__init__(basis, theta)
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
@@ -270,9 +291,7 @@ class Effects(Prior):
             members = group.unbind()
             self._groups.append((group, members))
             found |= zip(places, members, strict=True)
-        processes = [found[place] for place in range(len(axes))]
-        self._numbers += processes
-        return processes
+        return [found[place] for place in range(len(axes))]
 
     def features(self, u):
         """Return whitened features and prior variances of rows (b, d) on the unit interval.

@@ -68,8 +68,8 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
 
     _share = 1.0
 
-    def _log_prior(self, own):
-        value, gradient, information = super()._log_prior(own)
+    def _log_prior(self, own, prior):
+        value, gradient, information = super()._log_prior(own, prior)
         if not self.shrinkage:
             return value, gradient, information
         rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
@@ -82,7 +82,10 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
             for part in (0.5 * (penalty - 1), 0.25 * penalty)
         ]
         parts = zip((gradient, information), of_noise, of_lengths, strict=True)
-        found = [part | {"noise": noise, "length": length} for part, noise, length in parts]
+        found = [
+            part | {"noise": noise, "length": part["length"] + length}
+            for part, noise, length in parts
+        ]
         return value + (log_noise + densities.sum()).item(), *found
 
     def _read(self):

@@ -17,6 +17,7 @@ PROFILES = {
 }
 JITTER = 1e-8
 _MAX_DISTANCE = 1e3  # in units of the profile
+_MIN_SPREAD = 1e-14  # mean variance over the measure
 
 
 class Chebyshev:
@@ -117,6 +118,9 @@ class ZeroMeanKernel:
     length, atoms, weights, cyclic : Tensor
     total : Tensor of shape (...)
         H.
+    log_spread, spread_slope : Tensor of shape (...)
+        Logarithm of the mean variance over the measure, 1 - H, and its derivative in the logarithm
+        of the length scale.
 
     Notes
     -----
@@ -126,8 +130,12 @@ class ZeroMeanKernel:
     def __init__(self, profile, length, atoms, weights, cyclic=None):
         self.profile, self.length, self.atoms, self.weights = profile, length, atoms, weights
         self.cyclic = cyclic
-        self._at_atoms = (self._g(atoms, atoms) @ weights[..., None])[..., 0]
-        self.total = (weights * self._at_atoms).sum(-1)
+        parts = profile.value_and_derivative(self._distance(atoms, atoms))
+        self._at_atoms, slopes = ((part @ weights[..., None])[..., 0] for part in parts)
+        # H, and its derivative in the logarithm of distances.
+        self.total, self._slope = ((weights * part).sum(-1) for part in (self._at_atoms, slopes))
+        spread = (1 - self.total).clamp_min(_MIN_SPREAD)
+        self.log_spread, self.spread_slope = spread.log(), self._slope / spread
 
     def __getitem__(self, index):
         one = copy(self)
@@ -182,11 +190,9 @@ class ZeroMeanKernel:
 
     def tilts(self, at):
         """Return the tilts (..., b) at points, see `RowPrior.derivatives`."""
-        distances = (self._distance(points, self.atoms) for points in (at.u, self.atoms))
-        derivatives = (self.profile.value_and_derivative(each)[1] for each in distances)
-        of_h, at_atoms = ((part @ self.weights[..., None])[..., 0] for part in derivatives)
-        of_total = (self.weights * at_atoms).sum(-1)
-        return at.known * of_h - at.h * (0.5 * of_total / self.total)[..., None]
+        derivative = self.profile.value_and_derivative(self._distance(at.u, self.atoms))[1]
+        of_h = (derivative @ self.weights[..., None])[..., 0]
+        return at.known * of_h - at.h * (0.5 * self._slope / self.total)[..., None]
 
     def _centered(self, a, b, g):
         """Subtract the part of the mean from g, in place."""
