@@ -10,6 +10,7 @@ import torch
 from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._inference.leave_one_out import MAX_LEFT_OUT
+from .._linalg import identity_like
 from .._memory import CHUNK_ROWS, LARGE_BLOCK, block_rows
 from .._optim import NOISE_BOUNDS, PARAMETER_BOUNDS, ROUND, FlatParameters
 from .._scoring import RADIUS, fisher_scoring
@@ -105,9 +106,11 @@ class AdditiveAscent(Stage):
         Returns
         -------
         value : float
-        gradient, information : dict of Tensor
-            Derivatives, and minus the second derivatives, but for those of the logarithms of
-            variances over the measure in logarithms of length scales, which are almost linear.
+        gradient : dict of Tensor
+        information : list of tuples
+            The prior is one of a few numbers that are almost linear in the hyperparameters. Minus
+            its second derivatives in such numbers (k,), and the derivatives of these by name, a
+            dict of Tensor (k, size).
 
         Notes
         -----
@@ -115,17 +118,17 @@ class AdditiveAscent(Stage):
         shrinks them. Departs from the source: here the rate shrinks them too.
         """
         if not self.shrinkage:
-            return 0.0, {}, {}
+            return 0.0, {}, []
         spread, slopes = prior.whole.log_spreads()
-        log_variance = own["variance"].clone()
-        log_variance[: len(spread)] += spread  # those of missing numbers follow
-        density, *parts = log_prior_of_deviations(log_variance, self.shrinkage)
-        (by_variance, by_length), (information, of_lengths) = (
-            (part, part[: len(spread)] @ power)
-            for part, power in zip(parts, (slopes, slopes.square()), strict=True)
-        )
-        gradient = {"variance": by_variance, "length": by_length}
-        return density.sum().item(), gradient, {"variance": information, "length": of_lengths}
+        missing = len(own["variance"]) - len(spread)  # variances of missing numbers come last
+        log_variance = own["variance"] + torch.nn.functional.pad(spread, (0, missing))
+        slopes = {
+            "variance": identity_like(log_variance.diag()),
+            "length": torch.nn.functional.pad(slopes, (0, 0, 0, missing)),
+        }
+        density, by_log, information = log_prior_of_deviations(log_variance, self.shrinkage)
+        gradient = {name: by_log @ part for name, part in slopes.items()}
+        return density.sum().item(), gradient, [(information, slopes)]
 
     def _log_priors(self, state):
         return sum(self._log_prior(own, prior)[0] for own, _, prior in self._parts(state))
@@ -172,13 +175,14 @@ class AdditiveAscent(Stage):
             def derivatives():
                 gradient, information = evidence.derivatives(names)
                 gradient = {name: gradient[name] + prior_gradient.get(name, 0.0) for name in names}
-                of_prior = packing.gradient(
-                    {
-                        name: prior_information.get(name, torch.zeros_like(part))
+                for second, slopes in prior_information:
+                    no_slopes = {
+                        name: part.new_zeros(len(second), part.numel())
                         for name, part in gradient.items()
                     }
-                )
-                return packing.gradient(gradient), information + of_prior.diag()
+                    slopes = torch.cat([(no_slopes | slopes)[name] for name in names], 1)
+                    information = information + slopes.T @ (second[:, None] * slopes)
+                return packing.gradient(gradient), information
 
             return value, derivatives
 

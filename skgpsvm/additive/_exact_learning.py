@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 
 from .._hyperparameters.priors import log_prior_of_deviations
+from .._linalg import identity_like
 from ..likelihoods._regression import observations
 from ._ascent import AdditiveAscent, stacked_moments
 from ._exact import ExactPosterior, RowEvidence, RowSums, evidence_gains
@@ -72,21 +73,18 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
         value, gradient, information = super()._log_prior(own, prior)
         if not self.shrinkage:
             return value, gradient, information
-        rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
-        lengths, of_pairs = own["length"][:n_effects], own["length"][n_effects:]
-        log_noise, *of_noise = log_prior_of_deviations(own["noise"], rate)
+        rate, lengths = self.shrinkage / 2, own["length"][: len(self.basis.axes)]
+        log_noise, by_noise, of_noise = log_prior_of_deviations(own["noise"], rate)
         penalty = rate * (-0.5 * lengths).exp()
         densities = math.log(rate / 2) - 0.5 * lengths - penalty
-        of_lengths = [
-            torch.cat([part, torch.zeros_like(of_pairs)])
-            for part in (0.5 * (penalty - 1), 0.25 * penalty)
+        of_lengths = identity_like(own["length"].diag())[: len(lengths)]
+        gradient["noise"] = by_noise
+        gradient["length"] = gradient["length"] + 0.5 * (penalty - 1) @ of_lengths
+        information += [
+            (of_noise.reshape(1), {"noise": torch.ones_like(of_noise).reshape(1, 1)}),
+            (0.25 * penalty, {"length": of_lengths}),
         ]
-        parts = zip((gradient, information), of_noise, of_lengths, strict=True)
-        found = [
-            part | {"noise": noise, "length": part["length"] + length}
-            for part, noise, length in parts
-        ]
-        return value + (log_noise + densities.sum()).item(), *found
+        return value + (log_noise + densities.sum()).item(), gradient, information
 
     def _read(self):
         _, targets, weights = self.rows.take(slice(None))
