@@ -266,6 +266,27 @@ def test_latent_functions_of_classes_and_of_rates_are_convex():
     assert (np.diff(along, 2) >= -1e-10).all()
 
 
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("far", ["a sentinel", "a cluster below", "a cluster above"])
+def test_numbers_that_are_far_do_not_spoil_an_effect_with_a_constraint(far, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=400)
+    is_far = np.arange(400) < 50
+    sign = 1 if far == "a cluster above" else -1
+    mean = np.where(is_far, np.where(sign > 0, 4.0, -1.0), 3 * x**2)
+    spread = 0.0 if far == "a sentinel" else 1.0
+    given = np.where(is_far, 999.0 * sign + spread * x, x)[:, None]
+    y = mean + 0.2 * rng.normal(size=400)
+    model = AdditiveGPRegressor(monotonic_cst=[1]).fit(given, y)
+    errors = model.predict(given) - mean
+    for rows in (is_far, ~is_far):
+        assert np.sqrt(np.mean(errors[rows] ** 2)) < 0.15
+    along = model.predict(
+        np.sort(np.concatenate([given[:, 0], np.linspace(-1e3, 1e3, 99)]))[:, None]
+    )
+    assert np.diff(along).min() > -1e-12
+
+
 def test_constraints_against_the_data_give_flat_effects():
     X, y, _ = steep(400)
     model = AdditiveGPRegressor(monotonic_cst=[-1, 0, 0, 0], min_gain=0).fit(X, y)

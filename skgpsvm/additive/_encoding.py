@@ -39,6 +39,7 @@ _MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 _N_NEAR = 5  # neighbors on either side that a point mass is compared with
 _MIN_OTHERS = 4  # different numbers besides those that are far
 _ROUNDING = 1e-9  # relative, of a sum of weights
+_MARGIN = 0.1  # of the range, in which an effect with a constraint goes on to numbers that are far
 
 
 class TableEncoder:
@@ -313,11 +314,13 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     shared = [
         PointMasses()
         if levels or j not in in_terms
-        else point_masses(sample[:, j], j in with_masses)
+        else point_masses(sample[:, j], j in with_masses, j in requested.constrained)
         for j, levels in enumerate(n_levels)
     ]
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     missing = np.zeros(X.shape[1], dtype=bool)
+    beyond = np.zeros((2, X.shape[1]), dtype=bool)
+    ends = np.array([[own.low, own.high] for own in shared]).reshape(-1, 2).T
     for start in range(0, len(X), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         chunk = X[rows][weights[rows] > 0]
@@ -326,8 +329,10 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
             low = np.fmin(low, np.fmin.reduce(chunk, 0))
             high = np.fmax(high, np.fmax.reduce(chunk, 0))
             missing |= np.isnan(known).any(0)
-    low, high, missing = zip(*gather((low, high, missing)), strict=True)
+            beyond |= [(known < ends[0]).any(0), (known > ends[1]).any(0)]
+    low, high, missing, beyond = zip(*gather((low, high, missing, beyond)), strict=True)
     low, high, missing = np.min(low, 0), np.max(high, 0), np.any(missing, 0)
+    margins = np.any(beyond, 0) * _MARGIN * (high - low)
     found = []
     for j, levels in enumerate(n_levels):
         if j not in in_terms:
@@ -352,8 +357,10 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
             feature.period = period or _period(others, low[j], high[j])
         elif kind == "smooth" and scaling == "power":
             feature.center, feature.scale, feature.power = _power(others)
-        ends = (np.array([low[j], high[j]]) - feature.center) / feature.scale
-        feature.low, feature.high = ends.tolist()
+        own = np.array([low[j], high[j]])
+        if feature.constrained:
+            own += [-margins[0, j], margins[1, j]]  # numbers that are far count as these ends
+        feature.low, feature.high = ((own - feature.center) / feature.scale).tolist()
         found.append(feature)
     return found + [
         Feature(n_levels=2, column=j, value=value)
@@ -387,14 +394,16 @@ class PointMasses:
         return np.isin(column, self.sentinels) | (column < self.low) | (column > self.high)
 
 
-def point_masses(column, wanted=True):
+def point_masses(column, wanted=True, constrained=False):
     """Return the `PointMasses` of a column (n,), which has NaN where numbers are missing.
 
     A number is a point mass if many rows have it, and far fewer have its neighbors in the order of
     the numbers. There is none if there are many such numbers, as among rounded ones, or few
     different numbers, each of which has an inducing point. A number at an end is a sentinel, and a
     point mass in any case, if all others would fill only a small part of the range. If few rows
-    have it, it is merely outside the range; unless ``wanted``, there are such numbers alone.
+    have it, it is merely outside the range; unless ``wanted``, there are such numbers alone. With a
+    constraint, all that are far are outside, however many: the effect would have no more than a
+    point for the others.
     """
     values, counts = np.unique(column[np.isfinite(column)], return_counts=True)
     enough = (counts >= DEFAULTS.mass_rows) & wanted
@@ -405,7 +414,8 @@ def point_masses(column, wanted=True):
         is_mass[k] = counts[k] > DEFAULTS.mass_ratio * np.median(near)
     is_mass &= is_mass.sum() <= DEFAULTS.max_masses
     first, last = 0, len(values)
-    while (ends := _ends(values, counts, enough, slice(first, last))) != (first, last):
+    parts = values, counts, enough, constrained
+    while (ends := _ends(*parts, slice(first, last))) != (first, last):
         first, last = ends
     is_sentinel[:first] = is_sentinel[last:] = True
     is_sentinel &= enough
@@ -417,15 +427,17 @@ def point_masses(column, wanted=True):
     return PointMasses(*(tuple(values[own].tolist()) for own in found), *limits)
 
 
-def _ends(values, counts, enough, part):
+def _ends(values, counts, enough, constrained, part):
     """Return (start, stop) of a part of sorted numbers without those at one end that are far.
 
     ``counts`` are the rows that have each number, and ``enough`` is whether these are enough for a
-    sentinel. A group of numbers is far if that holds for each, or if all together have few rows.
+    sentinel. A group of numbers is far if that holds for each, or if all together have few rows:
+    less than half of them with a constraint.
     """
     values, counts, enough = values[part], counts[part], enough[part]
     n, gaps = len(values), np.diff(values)
     few = min(DEFAULTS.mass_rows, max(2, DEFAULTS.mass_share * counts.sum()))
+    few = counts.sum() / 2 if constrained else few
     for k in range(1, n - _MIN_OTHERS + 1):
         low, high = (
             enough[own].all() or counts[own].sum() < few for own in (np.s_[:k], np.s_[-k:])
