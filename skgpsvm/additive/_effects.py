@@ -162,7 +162,11 @@ class Prior(ABC):
         """Return prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
         at = self.at(u)
         total = sum(self._between_rows(u, at))
-        return total.diagonal_scatter(self.variances(at).sum(1))  # unknown levels included
+        return total.diagonal_scatter(self._row_variances(u, at).sum(1))  # unknown levels included
+
+    def _row_variances(self, u, at):
+        """Return the `variances` of rows, given in both forms."""
+        return self.variances(at)
 
     def _between_rows(self, u, at):
         """Return the `covariances` (b, b) of each term between rows, given in both forms."""
@@ -316,7 +320,14 @@ class Effects(Prior):
             if (absent := self.absent(term)) is not None:
                 psi = torch.cat([psi, absent.sqrt() * missing[:, term]], 1)
             found.append(psi)
-        return found, self.variances(at)
+        variances = self.variances(at)
+        for place in self.basis.constrained:  # interpolation may exceed the process's own variance
+            own = variances[:, 1 + place]
+            variances[:, 1 + place] = torch.maximum(own, found[1 + place].square().sum(1))
+        return found, variances
+
+    def _row_variances(self, u, at):
+        return self.features(u)[1]
 
     def _between_rows(self, u, at):
         # The values of a constrained effect at its points determine it.

@@ -212,7 +212,7 @@ def with_objects_as_numbers(X, categorical):
 
     None and NA become NaN. Columns of the mask ``categorical``, which may be None, stay.
     """
-    if not hasattr(X, "iloc"):
+    if not (hasattr(X, "iloc") and hasattr(X, "columns")):
         return X
     masked = [False] * X.shape[1] if categorical is None else categorical
     objects = [
