@@ -187,7 +187,9 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     if len(sparse.likelihood.parameters()):
         dispersion = family.dispersion(variance, means)
         lowest = _min_dispersion(rows, dispersion, family.is_count)
-        limits = math.log(lowest), PARAMETER_BOUNDS[1]
+        # Zeros alone are as likely at any dispersion, and the larger it is, at any mean.
+        all_zero = not rows.sum(rows.weights @ rows.targets)[0].any()
+        limits = math.log(lowest), math.log(lowest) if all_zero else PARAMETER_BOUNDS[1]
         found = replace(found, noise=replace(found.noise, given=GivenNoise(lowest, limits)))
         start = replace(start, noise=tuple(dispersion.clamp_min(lowest).log().tolist()))
     return found, [at_gaussian_posterior(start, variance, links)]

@@ -366,6 +366,9 @@ def test_counts_that_are_all_zero_or_equal(kind):
             model = kind(likelihood="poisson", random_state=0).fit(X, y)
         assert np.isfinite(model.predict(X)).all()
         assert abs(model.predict(X).mean() - y.mean()) < 1
+    # Zeros alone are as likely at any dispersion.
+    overdispersed = kind(likelihood="negative_binomial", random_state=0).fit(X, np.zeros(30))
+    assert overdispersed.predict(X).max() < 0.1
 
 
 @pytest.mark.parametrize(

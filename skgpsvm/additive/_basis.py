@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from .._quadrature import gauss_legendre
@@ -199,15 +198,14 @@ class AdditiveBasis:
         places = map(self.pair_axes.index, in_pairs) if self.shares else range(len(in_pairs))
         self.pair_places = list(places)  # of each number of each pair among `pair_axes`
         self.absent = [j for (j,) in numbers if self.features[j].missing]
-        # Whether each length scale, of `axes` and then of `pair_axes`, is one of each term.
-        self.lengths_of_terms = np.zeros((len(self.terms), len(self.axes) + len(self.pair_axes)))
+        # Places of a term and of one of its length scales, of `axes` and then of `pair_axes`.
         alone, paired = iter(range(len(self.axes))), iter(self.pair_places)
-        for place, term in enumerate(self.terms):
-            for j in term:
-                if len(term) == 2 and self.is_number(j):
-                    self.lengths_of_terms[place, len(self.axes) + next(paired)] = 1
-                elif j in self.axes and len(term) == 1:
-                    self.lengths_of_terms[place, next(alone)] = 1
+        self.lengths_of_terms = [
+            (place, next(alone) if len(term) == 1 else len(self.axes) + next(paired))
+            for place, term in enumerate(self.terms)
+            for j in term
+            if (j in self.axes if len(term) == 1 else self.is_number(j))
+        ]
 
     def is_number(self, j):
         """Return whether a feature is numerical."""

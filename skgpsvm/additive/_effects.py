@@ -91,9 +91,11 @@ class Prior(ABC):
         value : Tensor of shape (n_terms,)
         slopes : Tensor of shape (n_terms, n_lengths)
         """
-        has = torch.as_tensor(self.basis.lengths_of_terms).to(self.variance)
+        has = torch.zeros(len(self.basis.terms), len(self._numbers))
         if not self._numbers:
-            return has.sum(1), has
+            return has.sum(1).to(self.variance), has.to(self.variance)
+        has[tuple(zip(*self.basis.lengths_of_terms, strict=True))] = 1
+        has = has.to(self.variance)
         spread, slope = (
             torch.stack([getattr(process, name) for process in self._numbers])
             for name in ("log_spread", "spread_slope")
