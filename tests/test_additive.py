@@ -232,6 +232,7 @@ def test_rates_with_exposures_are_counts():
         model.fit(data, counts - 1.0 - counts.min())
 
 
+@pytest.mark.filterwarnings("ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning")
 def test_covariance_forms_of_bands():
     data, y = friedman(200)
     data[:, 1] = data[:, 0] + 0.1 * data[:, 1]
