@@ -332,7 +332,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
             beyond |= [(known < ends[0]).any(0), (known > ends[1]).any(0)]
     low, high, missing, beyond = zip(*gather((low, high, missing, beyond)), strict=True)
     low, high, missing = np.min(low, 0), np.max(high, 0), np.any(missing, 0)
-    margins = np.any(beyond, 0) * _MARGIN * (high - low)
+    margins = np.where(np.any(beyond, 0), _MARGIN * (high - low), 0.0)
     found = []
     for j, levels in enumerate(n_levels):
         if j not in in_terms:
