@@ -104,9 +104,9 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Number of inducing points per axis of the grid of a pair, likewise. "auto" starts at 8, or
         fewer with few rows, and refines the grids of rough pairs as long as the ELBO gains. Only
         for fits with inducing points.
-    shrinkage : float, default=7.0
+    shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect, in units of the
-        latent functions; the default has mean 2/7. See :ref:`additive_priors`. 0 is no prior, as in
+        latent functions; the default has mean 1/2. See :ref:`additive_priors`. 0 is no prior, as in
         the paper. It is overconfident with few rows or many features, where some effects fit noise.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped. Pairs, point masses and
@@ -219,7 +219,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         sparse: bool | Literal["auto"] = "auto",
         n_inducing: int | Literal["auto"] | None = "auto",
         n_inducing_interaction: int | Literal["auto"] | None = "auto",
-        shrinkage: float = 7.0,
+        shrinkage: float = 4.0,
         min_gain: float = 0.05,
         max_iter: int = 30,
         tol: float = 5e-4,
