@@ -34,7 +34,7 @@ class WeightedDataset:
     floats (n,) or (n, t), or pairs (n, t, 2) of a float and the known variance of its noise.
     ``origin`` is the index returned by `merged_rows`. ``shared`` says whether the rows are shared
     between the ranks, each with its own part. If not, every rank has the same rows. ``count_rows``
-    says whether weights are numbers of copies; otherwise, they may be exposures in any unit.
+    says whether weights are numbers of copies. Otherwise, they may be exposures in any unit.
 
     ``n_rows`` and ``total_weight`` are of the rows of all ranks; ``len`` is the number of rows of
     this rank.
@@ -69,8 +69,8 @@ class WeightedDataset:
         return len(self.targets)
 
     @property
-    def n_told(self):
-        """Number of rows that tolerances per row are multiplied by."""
+    def tolerance_scale(self):
+        """Factor of tolerances per row: the total weight, or the number of rows of any weight."""
         return self.total_weight if self._count_rows else self.n_rows
 
     def _hold(self):

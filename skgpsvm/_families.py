@@ -75,7 +75,7 @@ def _beta_draws(mean, dispersion, rng):
     return rng.beta(mean / dispersion, (1 - mean) / dispersion)
 
 
-def _amount_dispersion(variance, f):
+def _gamma_dispersion(variance, f):
     """Return the dispersions of gamma distributions whose logarithms have some variances."""
     return _of_variance(torch.ones_like(f), f.new_full(f.shape, torch.inf), variance)
 
@@ -90,8 +90,8 @@ def _of_variance(a, b, variance):
 
     The logarithm of a gamma variable of shape :math:`\alpha` has the variance
     :math:`\psi_1(\alpha)`, which is above :math:`1 / \alpha` and about :math:`\alpha^{-2}` for
-    small shapes. A beta variable is a ratio of two independent ones to their sum, and its logit the
-    difference of their logarithms.
+    small shapes. A beta variable is X / (X + Y) with independent gamma variables X and Y, and its
+    logit is log X - log Y.
     """
     highest = (variance / (1 / a + 1 / b)).log()
 
@@ -118,7 +118,7 @@ FAMILIES = {
         lambda mean, dispersion, rng: _poisson_draws(_gamma_draws(mean, dispersion, rng), rng),
         is_count=True,
     ),
-    "gamma": Family(Gamma, _gamma, _gamma_draws, _amount_dispersion),
+    "gamma": Family(Gamma, _gamma, _gamma_draws, _gamma_dispersion),
     "beta": Family(Beta, _beta, _beta_draws, _beta_dispersion, link=LOGIT),
 }
 

@@ -397,6 +397,7 @@ def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
     monkeypatch.setattr(ExactGaussianAscent, "_log_prior", GaussianAscent._log_prior)
     monkeypatch.setattr(_ascent, "DEFAULTS", replace(DEFAULTS, round_gain=1e-3))
     data, y = few_valued()
+    # Counts that are large enough for length scales inside their bounds.
     y = np.round(np.abs(4 * y)) if likelihood == "poisson" else y
     models = [
         AdditiveGPRegressor(**SAME, likelihood=likelihood, **points).fit(data, y)

@@ -16,7 +16,7 @@ from .._torch_kernels import latent_kernels
 from .._validation import differs, draw_seed
 from ..exceptions import warn
 
-_MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters; else starts anew
+_MAX_GROWTH = 1.2  # of the weight of rows, above which a warm start starts anew
 # A feature has other units, so that a warm start starts anew, if its scale, or its mean in units of
 # the larger scale, differs by more than this. At a factor of 1/8, losses of four classifiers rose.
 _OTHER_UNITS = 4.0
@@ -145,11 +145,11 @@ def _run(estimator, data, previous, streamed=False):
 
 
 def _has_grown(estimator, weights):
-    """Return whether rows are so many more than hyperparameters were learned with that they differ.
+    """Return whether rows have grown by more than a fifth since hyperparameters were learned.
 
-    From the kernel of few rows, which may be next to linear, learning might not find that of all.
+    From the kernel of few rows, which may be almost linear, learning might not find that of all.
     """
-    weight, _ = getattr(estimator, "_learned", None) or (math.inf, {})
+    weight, _ = _learning_of(estimator)
     return sum(gather(float(weights.sum()))) > _MAX_GROWTH * weight
 
 
@@ -169,13 +169,18 @@ def _learned_with(estimator, rows):
 
 
 def _knows_almost(estimator, rows):
-    """Return whether hyperparameters were learned with the same parameters on almost as many rows.
+    """Return whether hyperparameters were learned with the same parameters on a few rows less.
 
-    Where rows are as many as before or fewer, they may be others, or learning is to go on.
+    Where rows are as many as before or fewer, they may be others, or learning is to go on. Where
+    they are many more, the fit has started anew.
     """
-    weight, parameters = getattr(estimator, "_learned", None) or (0.0, {})
-    few_were_added = weight < rows.total_weight <= _MAX_GROWTH * weight
-    return few_were_added and are_unchanged(estimator, parameters)
+    weight, parameters = _learning_of(estimator)
+    return weight < rows.total_weight and are_unchanged(estimator, parameters)
+
+
+def _learning_of(estimator):
+    """Return what `_learned_with` has recorded; an infinite weight if learning has not ended."""
+    return getattr(estimator, "_learned", None) or (math.inf, {})
 
 
 def _is_isotropic(previous, X, shown):

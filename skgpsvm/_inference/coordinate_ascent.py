@@ -331,7 +331,7 @@ class CoordinateAscent:
         if not self.likelihood.coupled:
             return self.uphill_sweep(state)
         start = replace(state)
-        for max_fall in (_MAX_FALL * self.rows.n_told, 0.0):
+        for max_fall in (_MAX_FALL * self.rows.tolerance_scale, 0.0):
             value, _ = self._step_of_covariances(state, max_fall)
             self._newton_step(state)
             if not max_fall or self.elbo(state) >= value - self._slack(value):

@@ -48,7 +48,7 @@ class DifferentiableAscent(CoordinateAscent):
 
         A ConvergenceWarning says if 200 sweeps do not suffice.
         """
-        little = _ROUNDING_GAIN * self.rows.n_told
+        little = _ROUNDING_GAIN * self.rows.tolerance_scale
         for _ in range(_MANY_SWEEPS):
             before = self.natural_sweep(state)
             value = self.elbo(state)
@@ -147,7 +147,7 @@ class ElboLearning(Stage):
         self._values = LatentRows(self.rows) if every_row else None
         self._dtype = dtype or rows.dtype
         self.free, self._learns_noise = free, "noise" in free.names
-        self._min_gain = _MIN_GAIN * tol * (rows.n_told + _EXTRA_ROWS)
+        self._min_gain = _MIN_GAIN * tol * (rows.tolerance_scale + _EXTRA_ROWS)
 
     def init(self, start):
         """Return the state with the sites at the prior, or at the posterior of a start."""

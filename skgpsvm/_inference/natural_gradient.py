@@ -261,7 +261,7 @@ class NaturalGradientInference(CoordinateInference):
         """Take one pass; the objective is the ELBO, or the mean of its estimates."""
         values, slack = state.values, 0.0
         if self.batch_size is not None:
-            slack = _MAX_FALL * self.ascent.rows.n_told
+            slack = _MAX_FALL * self.ascent.rows.tolerance_scale
         before = replace(state)
         super().step(state)
         values = [*values, state.objective]
@@ -270,7 +270,7 @@ class NaturalGradientInference(CoordinateInference):
             state.restore(before.as_dict() | kept | {"rate_factor": state.rate_factor / 2})
             values[-1] = values[-2]
         state.values = values[-PATIENCE:]
-        min_change = _MIN_GAIN * self.ascent.rows.n_told
+        min_change = _MIN_GAIN * self.ascent.rows.tolerance_scale
         if len(values) > PATIENCE and abs(values[-1] - values[0]) < min_change:
             state.learning_ended = True
         state.objective = values[-1]

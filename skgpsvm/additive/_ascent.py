@@ -92,9 +92,9 @@ class AdditiveAscent(Stage):
     def _log_prior(self, own, prior):
         """Return the log prior of a latent's hyperparameters, and its derivatives by name.
 
-        It is that of the standard deviations of effects over the measures of their numbers. Before
-        centering, those of effects that are almost straight are many times as large, since most of
-        a variance at a long length scale is that of a constant.
+        The prior is one of the standard deviations of effects over the measures of their numbers.
+        Before centering, the standard deviation of an effect that is almost straight is many times
+        as large: at a long length scale, most of the variance is that of a constant.
 
         Parameters
         ----------
@@ -107,10 +107,11 @@ class AdditiveAscent(Stage):
         -------
         value : float
         gradient : dict of Tensor
+            Derivatives.
         information : list of tuples
-            The prior is one of a few numbers that are almost linear in the hyperparameters. Minus
-            its second derivatives in such numbers (k,), and the derivatives of these by name, a
-            dict of Tensor (k, size).
+            Minus the second derivatives (k,) in numbers that are almost linear in the
+            hyperparameters, such as logarithms of standard deviations; and the derivatives of these
+            numbers, a dict of Tensor (k, size).
 
         Notes
         -----
@@ -187,7 +188,7 @@ class AdditiveAscent(Stage):
             return value, derivatives
 
         start, limits = packing.vector(own), packing.limits(own)
-        least_gain = self._share * max(self.tol * self.rows.n_told, DEFAULTS.round_gain)
+        least_gain = self._share * max(self.tol * self.rows.tolerance_scale, DEFAULTS.round_gain)
         best, *found = fisher_scoring(
             evaluate, start, limits, self._scoring_steps, least_gain, min(2 * radius, RADIUS)
         )
@@ -252,7 +253,7 @@ class AdditiveAscent(Stage):
 
     def _record(self, state, objective, log_prior):
         """Set the objective, its gain and the ELBO after a round."""
-        state.gain = (objective - state.objective) / self.rows.n_told
+        state.gain = (objective - state.objective) / self.rows.tolerance_scale
         state.objective, state.elbo = objective, objective - log_prior
 
     def latents(self, state):
@@ -488,7 +489,7 @@ class AdditiveAscent(Stage):
 
     def converged(self, state):
         """Return whether the last round gained less than ``tol``, or next to nothing in total."""
-        least = max(self.tol, DEFAULTS.round_gain / self.rows.n_told)
+        least = max(self.tol, DEFAULTS.round_gain / self.rows.tolerance_scale)
         return abs(state.gain) < least
 
 

@@ -81,15 +81,16 @@ class Prior(ABC):
         return self
 
     def log_spreads(self):
-        """Return the logarithm of each term's mean prior variance over the measure of its numbers.
+        """Return the logarithm of each term's mean variance over the measure of its numbers.
 
-        Its derivatives in the logarithms of the length scales are those of a row of the second
-        array. The term's own variance is left out, and so are processes without a length scale.
+        The mean is that of the product of the processes with a length scale, without the variance
+        of the term.
 
         Returns
         -------
         value : Tensor of shape (n_terms,)
         slopes : Tensor of shape (n_terms, n_lengths)
+            Derivatives in the logarithms of the length scales.
         """
         has = torch.zeros(len(self.basis.terms), len(self._numbers))
         if not self._numbers:

@@ -402,8 +402,8 @@ def point_masses(column, wanted=True, constrained=False):
     different numbers, each of which has an inducing point. A number at an end is a sentinel, and a
     point mass in any case, if all others would fill only a small part of the range. If few rows
     have it, it is merely outside the range; unless ``wanted``, there are such numbers alone. With a
-    constraint, all that are far are outside, however many: the effect would have no more than a
-    point for the others.
+    constraint on the effect, all that are far are outside if they are less than half: they would
+    leave the others hardly one inducing point.
     """
     values, counts = np.unique(column[np.isfinite(column)], return_counts=True)
     enough = (counts >= DEFAULTS.mass_rows) & wanted
@@ -432,12 +432,13 @@ def _ends(values, counts, enough, constrained, part):
 
     ``counts`` are the rows that have each number, and ``enough`` is whether these are enough for a
     sentinel. A group of numbers is far if that holds for each, or if all together have few rows:
-    less than half of them with a constraint.
+    less than half of all with a constraint on the effect.
     """
     values, counts, enough = values[part], counts[part], enough[part]
     n, gaps = len(values), np.diff(values)
-    few = min(DEFAULTS.mass_rows, max(2, DEFAULTS.mass_share * counts.sum()))
-    few = counts.sum() / 2 if constrained else few
+    few = counts.sum() / 2
+    if not constrained:
+        few = min(DEFAULTS.mass_rows, max(2, DEFAULTS.mass_share * counts.sum()))
     for k in range(1, n - _MIN_OTHERS + 1):
         low, high = (
             enough[own].all() or counts[own].sum() < few for own in (np.s_[:k], np.s_[-k:])

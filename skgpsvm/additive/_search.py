@@ -22,7 +22,7 @@ class _Trial(Stage):
 
     def __init__(self, ascent):
         self._ascent, gain = copy(ascent), DEFAULTS.trial_share * DEFAULTS.clear_gain
-        self._ascent.tol = max(ascent.tol, gain / ascent.rows.n_told)
+        self._ascent.tol = max(ascent.tol, gain / ascent.rows.tolerance_scale)
 
     def step(self, state):
         self._ascent.step(state)
@@ -403,7 +403,7 @@ class TermSearch:
             self._begin(basis)
             self.learn(f"interactions on {basis.n_inducing_pair} points")
             gain = self.state.objective - coarse[1].objective
-            if gain < self.ascent.tol * self.ascent.rows.n_told:
+            if gain < self.ascent.tol * self.ascent.rows.tolerance_scale:
                 self.ascent, self.state = coarse
                 break
             self._learn_without(self._drop_each())

@@ -219,7 +219,7 @@ class SiteAscent(AdditiveAscent):
     def _retreat(self, state, objective):
         """Undo the last move but for half the step on the sites; keep the objective before it."""
         self._forget()
-        state.gain = (objective - state.objective) / self.rows.n_told
+        state.gain = (objective - state.objective) / self.rows.tolerance_scale
         halves = {
             name: torch.lerp(state.before[name], getattr(state, name), 0.5) for name in _SITES
         }
