@@ -12,7 +12,8 @@ from sklearn.preprocessing import PowerTransformer
 
 from skgpsvm import AdditiveGPRegressor, _data
 from skgpsvm.additive._basis import yeo_johnson
-from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
+from skgpsvm.additive._description import described, distinct
+from skgpsvm.additive._encoding import TableEncoder, categorical_mask
 
 quick = {"sparse": True, "interactions": None, "n_inducing": 8, "length_scale_bounds": (0.2, 10.0)}
 

@@ -17,7 +17,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive import _ascent, _search
 from skgpsvm.additive._defaults import DEFAULTS
-from skgpsvm.additive._encoding import described
+from skgpsvm.additive._description import described
 from skgpsvm.additive._grids import Grids
 from skgpsvm.additive._posterior import AdditivePosterior
 from skgpsvm.additive._search import TermSearch

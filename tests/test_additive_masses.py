@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import log_loss
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.additive._encoding import PointMasses, point_masses
+from skgpsvm.additive._description import PointMasses, point_masses
 from skgpsvm.inspection import (
     ComponentEffectDisplay,
     ComponentEffects,

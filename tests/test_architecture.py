@@ -60,6 +60,7 @@ NUMPY_MODULES = {
     "additive/_latent",  # fitted state, which is NumPy
     "additive/_terms",  # names of features
     "additive/_base",  # shared code of the estimators
+    "additive/_description",  # columns of rows that are arrays
     "additive/_encoding",  # columns of tables
     "additive/_classifier",  # the estimator
     "additive/_regressor",  # the estimator

@@ -23,14 +23,8 @@ from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._ascents import Ascents
 from ._defaults import DEFAULTS
-from ._encoding import (
-    TableEncoder,
-    categorical_mask,
-    described,
-    new_features,
-    refuse_dates,
-    with_objects_as_numbers,
-)
+from ._description import described, new_features
+from ._encoding import TableEncoder, categorical_mask, refuse_dates, with_objects_as_numbers
 from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES

@@ -7,7 +7,7 @@ import torch
 
 from ._basis import AdditiveBasis, Feature
 from ._defaults import DEFAULTS
-from ._encoding import distinct
+from ._description import distinct
 
 _QUANTILE_ROWS = 50_000  # that the bins of steps are found from
 _MAX_GRID_POINTS = 2**14  # of pairs with a point at every value; matrices then take 2 GiB each
