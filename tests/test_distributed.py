@@ -38,8 +38,10 @@ LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9, "svgp, heteroscedastic": 1e-9}
 COEFFICIENTS = {
     "additive": 1e-4,
     "additive, uniform": 1e-4,
-    "additive, student_t": 1e-5,
+    "additive, student_t": 1e-4,
     "additive, known noise": 1e-5,
+    "additive, two classes": 1e-6,
+    "additive, three classes": 1e-6,
     "additive, sources": 1e-4,
     "decoupled, some bases": 1e-7,
     "decoupled, panels": 1e-7,
@@ -94,7 +96,8 @@ def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
     X, _, _, _ = problem(2)
     tol = LEARNED.get(name, 1e-9)
     assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, tol))
-    assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=tol)
+    curve = alone.objective_curve_  # which may pass zero
+    assert_allclose(models[0].objective_curve_, curve, rtol=0, atol=tol * abs(curve).max())
     assert_all_close(
         models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=tol
     )
