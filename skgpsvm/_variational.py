@@ -44,7 +44,11 @@ MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to th
 # Lower bounds of the dispersion: of amounts, relative to that which noise of their link implies,
 # and of counts, where it adds so much to the variance at the mean of y.
 _MIN_SHARE_OF_AMOUNTS, _MIN_SHARE_OF_COUNTS = 0.5, 0.05
-_MEAN_VARIANCE_OF_LINKS = 100.0  # the same where y is not normalized, and the latents are its link
+# Variance of noise of links, and the dispersion of amounts, are not lower, as where all amounts are
+# equal: the prior variance of the mean is 10^10 times as large, of the 10^15 of float64.
+_MIN_VARIANCE_OF_LINKS = 1e-8
+# `MEAN_VARIANCE` where y is not normalized, and the latents are its link
+_MEAN_VARIANCE_OF_LINKS = 100.0
 # Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
 # latent functions ends at a linear model.
 _FIRST_TREND = 1.5
@@ -183,6 +187,7 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
         unit = scale.square().mean().item()
         start = replace(start, kernel=with_lengths(start, 1.0, unit).kernel)
     variance = noise.variance(start.state(rows.device)["noise"]) * scale.square()
+    variance = variance.clamp_min(_MIN_VARIANCE_OF_LINKS)
     start = replace(start, noise=(), mean=None, root=None)
     if len(sparse.likelihood.parameters()):
         dispersion = family.dispersion(variance, means)
@@ -202,7 +207,7 @@ def _min_dispersion(rows, dispersion, is_count):
     counts hardly adds to the variance of Poisson counts, its gradient vanishes.
     """
     if not is_count:
-        return _MIN_SHARE_OF_AMOUNTS * dispersion.min().item()
+        return max(_MIN_SHARE_OF_AMOUNTS * dispersion.min().item(), _MIN_VARIANCE_OF_LINKS)
     total = rows.sum(rows.weights @ rows.targets)[0].max().item()
     return _MIN_SHARE_OF_COUNTS * rows.total_weight / max(total, 1.0)
 

@@ -307,6 +307,36 @@ def test_counts_may_be_large(kind):
     assert_allclose(many, few, rtol=0.05)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("spread", [0.0, 1e-9, 1e-6, 1e-4])
+@pytest.mark.parametrize("likelihood", ["gamma", "beta"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_amounts_may_be_equal_or_almost(kind, likelihood, spread):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = 0.3 * (1 + spread * rng.normal(size=200))
+    model = kind(likelihood=likelihood, random_state=0).fit(X, y)
+    assert_allclose(model.predict(X), 0.3, rtol=1e-3)
+    assert 0 < model.dispersion_ < 1e-5
+    lower, upper = model.predict_interval(X)
+    assert np.mean((lower <= y) & (y <= upper)) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("options", [{}, {"batch_size": 50}])
+@pytest.mark.parametrize("gross", [1e-6, 1e6])
+@pytest.mark.parametrize("likelihood", ["gamma", "negative_binomial"])
+def test_steps_of_an_additive_model_do_not_overflow(likelihood, gross, options):
+    # At the mean of y, the other rows are so unlikely that Newton steps went far beyond them.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = rng.gamma(2, 1, 200) if likelihood == "gamma" else rng.poisson(3, 200).astype(float)
+    y[7] = max(gross, 1) if likelihood == "negative_binomial" else gross
+    fit = AdditiveGPRegressor(likelihood=likelihood, random_state=0, **options).fit(X, y)
+    assert 0.1 < np.median(fit.predict(X)) < 100
+    assert fit.elbo_ > -2000
+
+
 def test_equal_amounts_in_rows_alike_do_not_remove_the_dispersion():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(150, 3))

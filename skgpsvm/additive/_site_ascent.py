@@ -17,6 +17,7 @@ _N_NEWTON_STEPS, _LAST_STEP = 100, 1e-6
 # Newton's steps in the logarithms of the likelihood's parameters: finite difference, longest step.
 _DIFFERENCE, _MAX_STEP = 0.05, 0.5
 _MIN_PRECISION = 1e-12
+_SHARES = [0.5**k for k in range(20)]  # of a step, in turn
 _ROUNDING = 1e-12  # relative, of objectives
 _SITES = "gram", "cross"
 _MOVED = *_SITES, "length", "variance", "noise"
@@ -105,10 +106,10 @@ class SiteAscent(AdditiveAscent):
     def init(self, noise, before=None):
         """Return the state from which a fit starts, see `AdditiveAscent.init`.
 
-        Sites are those at the latents of an earlier stage, or else at the best constant latents.
-        The former count as passes enough to learn from.
+        Sites are those at the latents of an earlier stage, or else at the best constant latents,
+        see `_limit`. The former count as passes enough to learn from.
         """
-        noise, n_steps = noise.to(self.rows.device), 0
+        noise, n_steps, level = noise.to(self.rows.device), 0, None
         if before is None:
             level = self._level(noise)
             var = torch.full_like(level, DEFAULTS.initial_variance)
@@ -124,7 +125,7 @@ class SiteAscent(AdditiveAscent):
                 return ascent._row_moments(posteriors, X)
 
         gram, cross, *_ = self._site_sums(noise, moments, None)
-        return SiteState(
+        state = SiteState(
             **self._start(before, self._sites.n_latents),
             noise=noise,
             gram=gram,
@@ -132,6 +133,27 @@ class SiteAscent(AdditiveAscent):
             generator=self._generator.get_state(),
             n_steps=n_steps,
         )
+        if level is not None:
+            self._limit(state, level)
+        return state
+
+    def _limit(self, state, level):
+        """Shorten the step that sites at constant latents (1, c) imply until it is uphill.
+
+        Where a mean is an exponential, one row far from all others might imply latents that
+        overflow. The next steps are as short at first.
+        """
+        target, log_prior = state.cross, self._log_priors(state)
+        constant = self._cross_of(level, state.gram)
+        for share in (0.0, *_SHARES):
+            state.cross = torch.lerp(constant, target, share)
+            objective = self._evaluate(state, None, log_prior)[0].item()
+            if not share:
+                least = objective
+            elif objective >= least:
+                state.share = share
+                return
+        state.cross = constant
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
@@ -187,13 +209,8 @@ class SiteAscent(AdditiveAscent):
         if self._n_batches() > 1:
             batches = self.rows.minibatches(self._batch_size, self._generator)
         for index in batches:
-            posteriors = self.posteriors(state, whole=False)
-            moments = partial(self._row_moments, posteriors)
-            gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
-            kl = sum(posterior.kl() for posterior in posteriors)
-            earlier = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
-            elbo = sum(posterior.expected(*sums) for posterior, sums in earlier) - loss - kl
-            objective = objective + (log_prior + elbo) / len(batches)
+            value, gram, cross, shifted = self._evaluate(state, index, log_prior)
+            objective = objective + value / len(batches)
             fall = state.objective - objective
             if state.before and fall > _ROUNDING * abs(state.objective):
                 self._retreat(state, objective.item())
@@ -211,6 +228,23 @@ class SiteAscent(AdditiveAscent):
         state.share = min(1.0, change * state.share)
         self._record(state, objective, log_prior)
         self._forget()
+
+    def _evaluate(self, state, index, log_prior):
+        """Return the objective of a state, and what `_site_sums` has besides the loss.
+
+        The rows of an index stand for all rows.
+        """
+        posteriors = self.posteriors(state, whole=False)
+        moments = partial(self._row_moments, posteriors)
+        gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
+        kl = sum(posterior.kl() for posterior in posteriors)
+        earlier = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
+        expected = sum(posterior.expected(*sums) for posterior, sums in earlier)
+        return log_prior + (expected - loss - kl), gram, cross, shifted
+
+    def _cross_of(self, level, gram):
+        """Return linear terms of sites whose means are latents (1, c); the first column is one."""
+        return level.T * gram[:, :, 0]
 
     def _forget(self):
         """Forget priors of other sites: a fit that resumes from a state finds its own."""
@@ -332,6 +366,9 @@ class RowSiteAscent(SiteAscent):
 
     def _sums_of(self, state, index):
         return SiteRows(self._columns, state.gram[index], state.cross[index])
+
+    def _cross_of(self, level, gram):
+        return level.T * gram
 
     def _site_sums(self, noise, row_moments, index):
         X, y, weights = self.rows.take(slice(None))
