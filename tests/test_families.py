@@ -323,16 +323,17 @@ def test_amounts_may_be_equal_or_almost(kind, likelihood, spread):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("options", [{}, {"batch_size": 50}])
-@pytest.mark.parametrize("gross", [1e-6, 1e6])
-@pytest.mark.parametrize("likelihood", ["gamma", "negative_binomial"])
-def test_steps_of_an_additive_model_do_not_overflow(likelihood, gross, options):
+@pytest.mark.parametrize(
+    ("likelihood", "gross"), [("gamma", 1e-6), ("gamma", 1e6), ("negative_binomial", 1e6)]
+)
+def test_steps_of_an_additive_model_do_not_overflow(likelihood, gross):
     # At the mean of y, the other rows are so unlikely that Newton steps went far beyond them.
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 2))
-    y = rng.gamma(2, 1, 200) if likelihood == "gamma" else rng.poisson(3, 200).astype(float)
-    y[7] = max(gross, 1) if likelihood == "negative_binomial" else gross
-    fit = AdditiveGPRegressor(likelihood=likelihood, random_state=0, **options).fit(X, y)
+    X = rng.normal(size=(120, 2))
+    y = rng.gamma(2, 1, 120) if likelihood == "gamma" else rng.poisson(3, 120).astype(float)
+    y[7] = gross
+    model = AdditiveGPRegressor(likelihood=likelihood, interactions=None, random_state=0)
+    fit = model.fit(X, y)
     assert 0.1 < np.median(fit.predict(X)) < 100
     assert fit.elbo_ > -2000
 
