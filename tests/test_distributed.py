@@ -34,7 +34,8 @@ ROOT = Path(__file__).parents[1]
 # Tolerances of fits by L-BFGS-B, whose path amplifies the rounding of sums.
 LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9, "svgp, heteroscedastic": 1e-9}
 # Those of coefficients of kernels at near points, and of products of smooth functions' features,
-# where rounding is amplified.
+# where rounding is amplified: an error of 2e-16 in each sum of an additive model changes those of
+# two and three classes by 3e-7, those of student_t by 6e-5, and predictions by 1e-11.
 COEFFICIENTS = {
     "additive": 1e-4,
     "additive, uniform": 1e-4,

@@ -124,7 +124,7 @@ class SiteAscent(AdditiveAscent):
             def moments(X, columns):
                 return ascent._row_moments(posteriors, X)
 
-        gram, cross, *_ = self._site_sums(noise, moments, None)
+        gram, cross, loss, *_ = self._site_sums(noise, moments, None)
         state = SiteState(
             **self._start(before, self._sites.n_latents),
             noise=noise,
@@ -134,26 +134,29 @@ class SiteAscent(AdditiveAscent):
             n_steps=n_steps,
         )
         if level is not None:
-            self._limit(state, level)
+            self._limit(state, level, loss)
         return state
 
-    def _limit(self, state, level):
+    def _limit(self, state, level, loss):
         """Shorten the step that sites at constant latents (1, c) imply until it is uphill.
 
         Where a mean is an exponential, one row far from all others might imply latents that
-        overflow. The next steps are as short at first.
+        overflow. The next steps are as short at first. A step that gains over the ``loss`` of the
+        constant, the mean over some variance, is taken without a pass to compare them.
         """
-        target, log_prior = state.cross, self._log_priors(state)
-        constant = self._cross_of(level, state.gram)
+        log_prior = self._log_priors(state)
+        if self._evaluate(state, None, log_prior)[0] >= log_prior - loss:
+            return
+        ends = self._cross_of(level, state.gram), state.cross
         for share in (0.0, *_SHARES):
-            state.cross = torch.lerp(constant, target, share)
+            state.cross = torch.lerp(*ends, share)
             objective = self._evaluate(state, None, log_prior)[0].item()
             if not share:
                 least = objective
             elif objective >= least:
                 state.share = share
                 return
-        state.cross = constant
+        state.cross = ends[0]
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
