@@ -396,6 +396,22 @@ def test_warm_start_continues_from_the_network():
     assert model.objective_curve_[-1] > first[-1]
 
 
+@pytest.mark.parametrize("kind", [HybridBayesianSVC, HybridSVGPClassifier])
+def test_warm_start_solves_an_initial_network_anew(kind, tmp_path):
+    X = np.random.default_rng(0).normal(size=(330, 4))
+    y = (X[:, 0] + np.random.default_rng(1).normal(size=330) > 0).astype(int)
+    options = {"random_state": 0, "warm_start": True, "max_iter": 5}
+    model = kind(**options).fit(X[:300], y[:300])
+    assert model._latents[0].is_initial  # training gains nothing over the linear effect
+    first = model.latent_mean_and_variance(X)
+    assert_all_equal(model.fit(X[:300], y[:300]).latent_mean_and_variance(X), first)
+    model.save_weights(tmp_path / "initial")
+    loaded = kind(**options).load_weights(tmp_path / "initial")
+    anew = kind(**options).fit(X, y).latent_mean_and_variance(X)
+    for each in (model, loaded):
+        assert_all_equal(each.fit(X, y).latent_mean_and_variance(X), anew)
+
+
 def test_warm_start_with_other_classes_is_refused():
     X, y = blobs()
     model = quick(warm_start=True).fit(X, y)
@@ -1204,6 +1220,7 @@ def test_weights_of_other_shapes_and_values_are_refused(
         ({"seed": 0}, "does not describe a model"),
         ({"seed": "0"}, "its seed or its threshold"),
         ({"threshold": 2}, "its seed or its threshold"),
+        ({"is_initial": 0}, "its seed or its threshold or its is_initial"),
         ({"attributes": []}, "does not describe fitted attributes"),
         ({"model": []}, "has another model"),
     ],

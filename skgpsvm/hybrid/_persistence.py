@@ -26,6 +26,7 @@ def save_model(estimator, path, names):
         "model": _description(estimator, model.kernel),
         "seed": model.seed,
         "threshold": model.threshold,
+        "is_initial": model.is_initial,
         "attributes": {n: to_json(value) for n, value in vars(estimator).items() if n in names},
     }
     write(path, model.weights, description)
@@ -67,15 +68,16 @@ def _model_of_file(estimator, design, file):
     fitted, own = (getattr(estimator, name, None) for name in ("_likelihood", "likelihood"))
     if fitted != own:
         raise file.error(f"its likelihood is {fitted!r}, and this estimator's is {own!r}")
-    seed, threshold = file.description["seed"], file.description["threshold"]
+    names = "seed", "threshold", "is_initial"
+    seed, threshold, is_initial = (file.description[name] for name in names)
     seed_is_valid = isinstance(seed, int) and 0 <= seed < 2**31
     threshold_is_valid = isinstance(threshold, int | float) and -1 <= threshold <= 1
-    if not (seed_is_valid and threshold_is_valid):
-        raise file.error("its seed or its threshold of held-out rows is invalid")
+    if not (seed_is_valid and threshold_is_valid and isinstance(is_initial, bool)):
+        raise file.error(f"its {' or its '.join(names)} is invalid")
     kernel = design.start_kernel(file.n_outputs)
     for name, value in _description(estimator, kernel).items():
         file.check_model(name, value)
-    return design.model(kernel, seed, threshold)
+    return design.model(kernel, seed, threshold, is_initial)
 
 
 def _description(estimator, kernel):

@@ -27,6 +27,7 @@ class HybridLatents(FittedModel):
     # are the same each time
     seed: int
     threshold: float  # observations whose `observed_hashes` are at most this are held out
+    is_initial: bool = False  # whether it is the initial network, which training has not improved
 
     @property
     def n_latents(self):

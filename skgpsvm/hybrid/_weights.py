@@ -85,7 +85,7 @@ class WeightsFile:
             self.description = json.loads(self._text)
         except (ValueError, RecursionError) as error:
             raise self.error("its description is damaged") from error
-        names = {"model", "seed", "threshold", "attributes"}
+        names = {"model", "seed", "threshold", "is_initial", "attributes"}
         if not (isinstance(self.description, dict) and self.description.keys() == names):
             raise self.error("it does not describe a model")
 
