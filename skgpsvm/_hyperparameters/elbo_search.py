@@ -8,6 +8,7 @@ from .._inference.elbo_learning import ElboLearning
 from .._sites import LikelihoodSites
 from ..likelihoods import Softmax
 from .initialization import FIRST_ROWS, LENGTH_FACTORS, shrink_length_scales, with_lengths
+from .short_lengths import with_short_lengths
 
 _COMPARED_ROWS = 500  # on which starts are compared where every row is an inducing point
 _FIRST_ROUNDS = 2  # on `FIRST_ROWS`
@@ -45,15 +46,29 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
         state = learning.init(tensors)
     else:
         state = better_start(learning, tensors, learning.free.prior)
+    first, options = f"{name}, {some.rows.n_rows} rows", {"must_converge": False}
+    curve = [state.objective]
+    if some is not sparse:
+        run_stage(first, learning, state, _FIRST_ROUNDS, **options)
+    elif not state.ended:
+        curve = run_stage(name, learning, state, sparse.max_iter)
+    if "theta" in free:
+
+        def run(state):
+            run_stage(f"{first}, short length scales", learning, state, _FIRST_ROUNDS, **options)
+
+        found = with_short_lengths(learning, state, _sites, sparse, run)
+        if found is not state and some is sparse:
+            curve = run_stage(name, learning, found, sparse.max_iter)
+        state = found
     if some is sparse:
-        curve = [state.objective]
-        if not state.ended:
-            curve = run_stage(name, learning, state, sparse.max_iter)
         return model.at(state), curve
-    first = f"{name}, {some.rows.n_rows} rows"
-    run_stage(first, learning, state, _FIRST_ROUNDS, must_converge=False)
     # The posterior is kept as a start, since it hardly changes with the rows.
     return _learn_from(sparse, model.at(state), free, name)
+
+
+def _sites(state):
+    return state.precision, state.linear
 
 
 def with_kernel_of_few_rows(sparse, start):

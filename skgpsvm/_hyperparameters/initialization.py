@@ -87,11 +87,7 @@ def shrink_length_scales(sparse, start):
     if not free_lengths(start.kernel).any():
         return start, False
     some = sparse.on_few(FIRST_ROWS).rows
-    # A rank may lack the last classes.
-    n_classes = max(gather(int(some.targets.max()) + 1 if len(some) else 0))
-    counts = some.class_counts(n_classes)
-    n = counts.sum()
-    baseline = torch.xlogy(counts, counts / n).sum()
+    baseline, n = log_density_of_frequencies(some)
     for factor in LENGTH_FACTORS:
         scaled = with_lengths(start, factor)
         value = _elbo_of_sweeps(scaled, sparse.likelihood, some, baseline + CLEAR_GAIN * n)
@@ -99,6 +95,15 @@ def shrink_length_scales(sparse, start):
         if gain > MIN_GAIN:
             return scaled, bool(gain > CLEAR_GAIN)
     return start, False
+
+
+def log_density_of_frequencies(rows):
+    """Return the log density of labels given the class frequencies, nats, and the total weight."""
+    # A rank may lack the last classes.
+    n_classes = max(gather(int(rows.targets.max()) + 1 if len(rows) else 0))
+    counts = rows.class_counts(n_classes)
+    n = counts.sum()
+    return torch.xlogy(counts, counts / n).sum(), n
 
 
 def _elbo_of_sweeps(start, sites, rows, enough):

@@ -40,12 +40,12 @@ from .._typing import (
 from .._variational import CLASS_VARIANCE, check_variational_parameters, initial_kernel
 from ..likelihoods import Probit
 from ..solvers import ConvergedEP, InterleavedEP
-from ._converged import EvidenceLearning, run_ep_to_convergence
+from ._converged import run_ep_to_convergence
 from ._inference import EPProblem, MinibatchEP, SiteUpdates
 from ._probabilities import ProbitProbabilities, log_proba
 from ._propagation import Propagation
 from ._rules import RULES
-from ._starts import at_points, ep_problem, select_start, with_fewer_points
+from ._starts import at_points, ep_problem, learn_on_evidence, select_start, with_fewer_points
 
 # With more rows, EP to convergence for each evaluation costs too much: about ten updates each on
 # 60,000 rows.
@@ -294,17 +294,16 @@ class EPClassifier(EvidenceMixin, GPClassifier):
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, self._evidence_at, model, rows)
-        free, Z, has_ended = sparse.free_parts(model), model.Z, False
+        free, Z, ended = sparse.free_parts(model), model.Z, None
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
-            model, has_ended = select_start(learned_from, model)
+            model, ended = select_start(learned_from, model)
         solver = self._chosen_solver(rows)
-        if isinstance(solver, ConvergedEP) and free and not has_ended:
-            learning = EvidenceLearning(ep_problem(learned_from, model, free), self.tol)
-            state = learning.init(model.state(rows.device) | sites)
-            curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
-            model, sites = model.at(state), state.sites()
+        if isinstance(solver, ConvergedEP) and free:
+            options = self.tol, self.max_iter, sites, ended
+            model, state, curve = learn_on_evidence(learned_from, model, free, *options)
+            sites = state.sites()
         if len(model.Z) < len(Z):
             model = replace(model, Z=Z, mean=None, root=None)
         free = [] if isinstance(solver, ConvergedEP) else free

@@ -41,6 +41,7 @@ class EvidenceLearning(Stage):
 
     def __init__(self, problem, tol):
         self.problem, self.propagation, self.tol = problem, problem.propagation, tol
+        self.rows = problem.propagation.rows
 
     def init(self, start):
         """Return the first state; see `Propagation.first_state`."""

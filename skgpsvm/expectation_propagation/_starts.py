@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from .._hyperparameters.elbo_search import better_start
 from .._hyperparameters.initialization import FIRST_ROWS, shrink_length_scales
+from .._hyperparameters.short_lengths import with_short_lengths
 from ._converged import EvidenceLearning
 from ._inference import EPProblem
 from ._propagation import Propagation
 
 _LEARNING_POINTS = 100
+_SHORT_ROUNDS = 2
 
 
 def ep_problem(sparse, model, free):
@@ -18,7 +20,7 @@ def ep_problem(sparse, model, free):
 
 
 def select_start(sparse, start):
-    """Return the better of two starts, and whether learning has ended there.
+    """Return the better of two starts, and the state of the learning if it has ended there.
 
     They have shrunk length scales, or the smoothest kernel.
 
@@ -29,11 +31,40 @@ def select_start(sparse, start):
     some = sparse.on_few(FIRST_ROWS)
     start, is_clear = shrink_length_scales(some, start)
     if is_clear or sparse.make_prior is None:
-        return start, False
+        return start, None
     problem = ep_problem(some, start, sparse.free_parts(start))
     learning = EvidenceLearning(problem, sparse.tol)
     state = better_start(learning, start.state(sparse.rows.device), problem.free.prior)
-    return replace(start.at(state), mean=None, root=None), state.ended and some is sparse
+    has_ended = state.ended and some is sparse
+    return replace(start.at(state), mean=None, root=None), state if has_ended else None
+
+
+def learn_on_evidence(sparse, start, free, tol, max_iter, sites, ended=None):
+    """Return the model whose hyperparameters have the highest evidence, its state, and objectives.
+
+    ``sites`` are those of an earlier fit, a dict, and ``ended`` is the state of a learning that has
+    ended at the start, if it has.
+    """
+    learning = EvidenceLearning(ep_problem(sparse, start, free), tol)
+    run_stage, curve, state = sparse.problem.run_stage, (), ended
+    if ended is None:
+        state = learning.init(start.state(sparse.rows.device) | sites)
+        curve = run_stage("hyperparameters", learning, state, max_iter)
+    if "theta" in free and sparse.problem.start is None:
+
+        def run(state):
+            name = "hyperparameters, short length scales"
+            run_stage(name, learning, state, _SHORT_ROUNDS, must_converge=False)
+
+        found = with_short_lengths(learning, state, _sites, sparse, run)
+        if found is not state:
+            curve = run_stage("hyperparameters", learning, found, max_iter)
+        state = found
+    return start.at(state), state, curve
+
+
+def _sites(state):
+    return state.precision[:, None], state.shift[:, None]
 
 
 def with_fewer_points(sparse, start):
