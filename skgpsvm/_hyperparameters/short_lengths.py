@@ -142,7 +142,8 @@ class SiteEvidence:
         order = features[derivatives.argsort(descending=True)]
         if size == 1:
             return order[:1]
-        pairs = torch.combinations(torch.arange(min(len(order), _N_PAIRED), device=order.device))
         covs = torch.stack([cov(j).flatten() for j in order[:_N_PAIRED]])
         derivatives = (covs * weighted.flatten()) @ covs.T
-        return order[pairs[derivatives[tuple(pairs.T)].argmax()]]
+        is_pair = torch.ones_like(derivatives).triu(1) > 0
+        best = derivatives.where(is_pair, -math.inf).argmax().item()
+        return order[list(divmod(best, len(covs)))]
