@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import t64, waves
 from scipy.special import expit, kl_div
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import DecoupledGPClassifier, EPClassifier, SVGPClassifier
 from skgpsvm._hyperparameters.initialization import lengths_by_feature
 from skgpsvm._hyperparameters.short_lengths import SiteEvidence
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.callbacks import Checkpoint
 
 EFFECTS = {
     "a feature": (6, lambda X: 2 * np.sin(4 * X[:, 0])),
@@ -31,8 +33,21 @@ def test_waves_of_some_features_are_found(kind, effect):
     P = kind(random_state=0).fit(X, y).predict_proba(X_new)
     true = expit(latent(X_new))
     true = np.stack([1 - true, true], 1)
-    # Of a constant it is .17 to .19, and of a straight boundary .16.
+    # A constant has .17 to .19, and a straight boundary .16.
     assert kl_div(true, P).sum(1).mean() < 0.04
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier])
+def test_stages_of_the_search_are_not_mixed_up_in_a_checkpoint(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    y = (rng.uniform(size=400) < expit(4 * np.sin(4 * X[:, 0]) + X[:, 1])).astype(int)
+    model = kind(random_state=0, max_iter=5)
+    saved = clone(model).set_callbacks(Checkpoint(tmp_path)).fit(X, y)
+    model.fit(X, y)
+    assert_array_equal(saved.predict_proba(X), model.predict_proba(X))
+    assert model.loo_log_loss_ < 0.5  # the search has found the wave
 
 
 def test_evidence_of_sites_is_that_of_a_regression_with_their_variances():
@@ -56,11 +71,13 @@ def test_length_scales_are_shortened_where_sites_call_for_it(group):
     kernel = ConstantKernel(1.0) * RBF([4.0] * d)
     sites = np.full((300, 1), 1.5), 1.5 * targets[:, None]
     evidence = SiteEvidence(torch_kernel(kernel), *map(t64, (X, *sites)))
-    parts = torch.as_tensor(lengths_by_feature(kernel, d)), t64(np.ones(d))
-    theta = evidence.shortened([t64(kernel.theta)], *parts)
+    low, bases = t64(kernel.bounds[:, 0]), t64(kernel.theta)[None]
+    parts = bases, torch.as_tensor(lengths_by_feature(kernel, d)), t64(np.ones(d))
+    theta = evidence.shortened(*parts, low)
     lengths = theta[1:].exp()
     assert (lengths[group] <= 0.5 + 1e-12).all()
     assert (lengths > 3).sum() == d - len(group)
     noise = 1.5 * rng.normal(scale=1.5**-0.5, size=(300, 1))
     noise = SiteEvidence(torch_kernel(kernel), *map(t64, (X, sites[0], noise)))
-    assert noise.shortened([t64(kernel.theta)], *parts) is None
+    assert noise.shortened(*parts, low) is None
+    assert evidence.shortened(*parts, bases[0]) is None  # at the lower bounds

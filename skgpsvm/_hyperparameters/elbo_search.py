@@ -24,7 +24,8 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     `with_kernel_of_few_rows`. Otherwise its length scales are those that `shrink_length_scales`
     finds. If these explain little, the smoothest kernel of the prior is tried too, or where the
     likelihood is redescending, the model learned with the softmax. Under such a likelihood, rows
-    that are misfitted at the start may stay so.
+    that are misfitted at the start may stay so. At the end of a cold start, short length scales of
+    single features are tried, see `with_short_lengths`.
     """
     sparse, start = with_kernel_of_few_rows(sparse, start)
     # Copies of rows would be evidence of a function that follows each of them.
@@ -46,29 +47,23 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
         state = learning.init(tensors)
     else:
         state = better_start(learning, tensors, learning.free.prior)
-    first, options = f"{name}, {some.rows.n_rows} rows", {"must_converge": False}
-    curve = [state.objective]
-    if some is not sparse:
-        run_stage(first, learning, state, _FIRST_ROUNDS, **options)
-    elif not state.ended:
-        curve = run_stage(name, learning, state, sparse.max_iter)
-    if "theta" in free:
+    is_all = some is sparse
+    stage = name if is_all else f"{name}, {some.rows.n_rows} rows"
+    rounds = sparse.max_iter if is_all else _FIRST_ROUNDS
 
-        def run(state):
-            run_stage(f"{first}, short length scales", learning, state, _FIRST_ROUNDS, **options)
+    def run(state, stage=stage):
+        return run_stage(stage, learning, state, rounds, must_converge=is_all)
 
-        found = with_short_lengths(learning, state, _sites, sparse, run)
-        if found is not state and some is sparse:
-            curve = run_stage(name, learning, found, sparse.max_iter)
+    curve = [state.objective] if is_all and state.ended else run(state)
+    if "theta" in free and sparse.problem.start is None:
+        found = with_short_lengths(learning, state, model.kernel, sparse.problem, stage)
+        if found is not state and is_all:
+            curve = [found.objective] if found.ended else run(found, f"{stage}, from these")
         state = found
-    if some is sparse:
+    if is_all:
         return model.at(state), curve
     # The posterior is kept as a start, since it hardly changes with the rows.
     return _learn_from(sparse, model.at(state), free, name)
-
-
-def _sites(state):
-    return state.precision, state.linear
 
 
 def with_kernel_of_few_rows(sparse, start):

@@ -156,6 +156,10 @@ class ElboLearning(Stage):
         sites = ascent.sites(ascent.init(start.get("mean"), start.get("root"), noise))
         return LearningState(theta=theta, Z=Z, noise=noise, precision=sites[0], linear=sites[1])
 
+    def sites(self, state):
+        """Return precisions and linear terms of the sites, (n, c) each, weighted."""
+        return state.precision, state.linear
+
     def _ascent(self, theta, Z, noise):
         if self._values is None:
             return self._whitened(theta, Z, noise)

@@ -294,16 +294,15 @@ class EPClassifier(EvidenceMixin, GPClassifier):
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, self._evidence_at, model, rows)
-        free, Z, ended = sparse.free_parts(model), model.Z, None
+        free, Z, kernel, ended = sparse.free_parts(model), model.Z, model.kernel, None
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
             model, ended = select_start(learned_from, model)
         solver = self._chosen_solver(rows)
         if isinstance(solver, ConvergedEP) and free:
-            options = self.tol, self.max_iter, sites, ended
-            model, state, curve = learn_on_evidence(learned_from, model, free, *options)
-            sites = state.sites()
+            parts = free, kernel, sites, ended
+            model, sites, curve = learn_on_evidence(learned_from, model, *parts)
         if len(model.Z) < len(Z):
             model = replace(model, Z=Z, mean=None, root=None)
         free = [] if isinstance(solver, ConvergedEP) else free

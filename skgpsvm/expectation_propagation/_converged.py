@@ -47,6 +47,11 @@ class EvidenceLearning(Stage):
         """Return the first state; see `Propagation.first_state`."""
         return EvidenceState(**self.propagation.first_state(start).as_dict())
 
+    def sites(self, state):
+        """Return precisions and linear terms of the sites, (n, 1) each, weighted."""
+        copies = self.rows.weights.double().clamp_min(1)  # each has the site
+        return [(copies * part)[:, None] for part in (state.precision, state.shift)]
+
     def step(self, state):
         """Take one round; the objective is the evidence after it."""
 

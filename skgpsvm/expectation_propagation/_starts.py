@@ -10,7 +10,6 @@ from ._inference import EPProblem
 from ._propagation import Propagation
 
 _LEARNING_POINTS = 100
-_SHORT_ROUNDS = 2
 
 
 def ep_problem(sparse, model, free):
@@ -39,32 +38,28 @@ def select_start(sparse, start):
     return replace(start.at(state), mean=None, root=None), state if has_ended else None
 
 
-def learn_on_evidence(sparse, start, free, tol, max_iter, sites, ended=None):
-    """Return the model whose hyperparameters have the highest evidence, its state, and objectives.
+def learn_on_evidence(sparse, start, free, kernel, sites, ended):
+    """Return the model whose hyperparameters have the highest evidence, its sites, and objectives.
 
-    ``sites`` are those of an earlier fit, a dict, and ``ended`` is the state of a learning that has
-    ended at the start, if it has.
+    ``kernel`` is the initial one, ``sites`` are those of an earlier fit, a dict, and ``ended`` is
+    the final state if `select_start` has completed the learning, else None. At the end of a cold
+    start, short length scales are tried, see `with_short_lengths`.
     """
-    learning = EvidenceLearning(ep_problem(sparse, start, free), tol)
-    run_stage, curve, state = sparse.problem.run_stage, (), ended
+    learning = EvidenceLearning(ep_problem(sparse, start, free), sparse.tol)
+    name, curve, state = "hyperparameters", (), ended
+
+    def run(state, name=name):
+        return sparse.problem.run_stage(name, learning, state, sparse.max_iter)
+
     if ended is None:
         state = learning.init(start.state(sparse.rows.device) | sites)
-        curve = run_stage("hyperparameters", learning, state, max_iter)
+        curve = run(state)
     if "theta" in free and sparse.problem.start is None:
-
-        def run(state):
-            name = "hyperparameters, short length scales"
-            run_stage(name, learning, state, _SHORT_ROUNDS, must_converge=False)
-
-        found = with_short_lengths(learning, state, _sites, sparse, run)
-        if found is not state:
-            curve = run_stage("hyperparameters", learning, found, max_iter)
+        found = with_short_lengths(learning, state, kernel, sparse.problem, name)
+        if found is not state and not found.ended:
+            curve = run(found, f"{name}, from these")
         state = found
-    return start.at(state), state, curve
-
-
-def _sites(state):
-    return state.precision[:, None], state.shift[:, None]
+    return start.at(state), state.sites(), curve
 
 
 def with_fewer_points(sparse, start):

@@ -76,9 +76,9 @@ class NetworkDesign:
             return smooth
         return smooth + ConstantKernel(MEAN_VARIANCE, "fixed")
 
-    def model(self, kernel, *parts):
-        """Return a `HybridLatents` without weights; parts are its seed and its other fields."""
-        return HybridLatents(self.build, self.row_shape, kernel, {}, *parts)
+    def model(self, kernel, seed, threshold, is_initial=False):
+        """Return a `HybridLatents` without weights."""
+        return HybridLatents(self.build, self.row_shape, kernel, {}, seed, threshold, is_initial)
 
     def initial(self, problem, rows, threshold, n_inducing):
         """Return a `HybridLatents` without weights, the initial network, and what its head is of.

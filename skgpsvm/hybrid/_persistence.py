@@ -68,12 +68,12 @@ def _model_of_file(estimator, design, file):
     fitted, own = (getattr(estimator, name, None) for name in ("_likelihood", "likelihood"))
     if fitted != own:
         raise file.error(f"its likelihood is {fitted!r}, and this estimator's is {own!r}")
-    names = "seed", "threshold", "is_initial"
-    seed, threshold, is_initial = (file.description[name] for name in names)
+    parts = (file.description[name] for name in ("seed", "threshold", "is_initial"))
+    seed, threshold, is_initial = parts
     seed_is_valid = isinstance(seed, int) and 0 <= seed < 2**31
     threshold_is_valid = isinstance(threshold, int | float) and -1 <= threshold <= 1
     if not (seed_is_valid and threshold_is_valid and isinstance(is_initial, bool)):
-        raise file.error(f"its {' or its '.join(names)} is invalid")
+        raise file.error("its seed, threshold or is_initial is invalid")
     kernel = design.start_kernel(file.n_outputs)
     for name, value in _description(estimator, kernel).items():
         file.check_model(name, value)
