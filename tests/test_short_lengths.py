@@ -39,15 +39,15 @@ def test_waves_of_some_features_are_found(kind, effect):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier])
-def test_stages_of_the_search_are_not_mixed_up_in_a_checkpoint(kind, tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 4))
-    y = (rng.uniform(size=400) < expit(4 * np.sin(4 * X[:, 0]) + X[:, 1])).astype(int)
+def test_checkpoint_changes_nothing_where_the_search_succeeds(kind, tmp_path):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(400, 8))
+    y = (rng.uniform(size=400) < expit(3 * np.sin(4 * X[:, 0]))).astype(int)
     model = kind(random_state=0, max_iter=5)
     saved = clone(model).set_callbacks(Checkpoint(tmp_path)).fit(X, y)
     model.fit(X, y)
     assert_array_equal(saved.predict_proba(X), model.predict_proba(X))
-    assert model.loo_log_loss_ < 0.5  # the search has found the wave
+    assert model.loo_log_loss_ < 0.45  # the search has found the wave
 
 
 def test_evidence_of_sites_is_that_of_a_regression_with_their_variances():
