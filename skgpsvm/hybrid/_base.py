@@ -57,10 +57,6 @@ class HybridMixin:
         """
         return fit_models(self, X, y, sample_weight)
 
-    def _starts_anew(self, targets, weights):
-        """Return whether a fit is one from the beginning: also from an initial network."""
-        return self._latents[0].is_initial or super()._starts_anew(targets, weights)
-
     @isolated()
     def to_torch(self, device: Device = None) -> torch.nn.Module:
         """Return the fitted network as a torch module, for attacks and explanations.

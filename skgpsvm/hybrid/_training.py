@@ -74,16 +74,19 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
     """Fit extractor and head jointly, anew or from the network of an earlier fit.
 
     ``held_out_share`` of the rows are held out of training in a first fit. With early stopping, an
-    initial network whose head is solved is kept if training does not gain clearly on them. The
-    summary of the `Fitted` is that of the `HeldOutCriterion`.
+    initial network whose head is solved is kept if training does not gain clearly on them. A fit
+    that would go on from such a network is a first fit again. The summary of the `Fitted` is that
+    of the `HeldOutCriterion`.
     """
     check_equal({"rows of shape": estimator.input_shape_})
     # Copies of rows would be evidence of a network that follows each of them.
-    rows, start = problem.rows.with_normalized_weights(MAX_MEAN_WEIGHT), problem.start
+    rows = problem.rows.with_normalized_weights(MAX_MEAN_WEIGHT)
+    is_first = problem.start is None or problem.start.is_initial
+    start = None if is_first else problem.start
     salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
     trained_on, held_out, threshold = split(rows, held_out_share, salt, threshold)
     of_initial = criterion
-    if start is None:
+    if is_first:
         parts = problem, trained_on, threshold, estimator.n_inducing
         start, network, solution = design.initial(*parts)
         if held_out is not None:
@@ -122,7 +125,7 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         return moments.weights * criterion.row_losses(network, moments)
 
     state = training.init()
-    is_solved = stop_early and problem.start is None and "mean" in design.solved
+    is_solved = stop_early and is_first and "mean" in design.solved
     if is_solved:
         initial, initial_losses = state.weights, weighted_losses(network, of_initial)
     curve = problem.run_stage(
