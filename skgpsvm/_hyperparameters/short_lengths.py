@@ -107,22 +107,22 @@ class SiteEvidence:
         evidence in :math:`\epsilon` is tried. A pair, with :math:`E_j \circ E_k`, is only tried if
         no single feature suffices.
         """
-        values, weighted = zip(*map(self._evaluated, bases), strict=True)
-        least, weighted, pairs = values[0] + _MIN_GAIN, torch.stack(weighted), []
-        best = least, None
+        values, gradients = zip(*map(self.value_and_gradient, bases), strict=True)
+        gradients, pairs = torch.stack(gradients), []
+        best = values[0] + _MIN_GAIN, None
         for lengths in (share * scale for share in _SHORT_LENGTHS):
             short = lengths.log().maximum(low[places])
             derivatives = torch.stack(
-                [(weighted * self._cov(j, lengths)).sum((1, 2)) for j in range(len(scale))], 1
+                [(gradients * self._cov(j, lengths)).sum((1, 2)) for j in range(len(scale))], 1
             )
-            for theta, by_K, of_features in zip(bases, weighted, derivatives, strict=True):
+            for theta, gradient, of_features in zip(bases, gradients, derivatives, strict=True):
                 is_longer = (theta[places] > short).any(0)
                 order = of_features.argsort(descending=True)
                 order = order[is_longer[order]]
                 if len(order):
                     best = self._better(best, theta, places, short, order[:1])
                 if len(order) > 1:
-                    pairs.append((theta, short, self._pair(by_K, lengths, order[:_N_PAIRED])))
+                    pairs.append((theta, short, self._pair(gradient, lengths, order[:_N_PAIRED])))
         if best[1] is None:
             for theta, short, pair in pairs:
                 best = self._better(best, theta, places, short, pair)
@@ -130,10 +130,10 @@ class SiteEvidence:
 
     def value(self, theta):
         """Return the log evidence, nats."""
-        return self._evaluated(theta)[0]
+        return self.value_and_gradient(theta)[0]
 
-    def _evaluated(self, theta):
-        """Return the log evidence, and K times its derivatives in the entries of K, (n, n)."""
+    def value_and_gradient(self, theta):
+        """Return the log evidence, and its derivatives in the logarithms of K's entries, (n, n)."""
         K, value, by_K = self._kernel(self._X, self._X, theta), 0.0, 0.0
         sites = zip(self._variances, self._scales, self._targets, strict=True)
         for variances, scale, targets in sites:
@@ -149,10 +149,10 @@ class SiteEvidence:
         shorter[at] = shorter[at].minimum(short[:, group])
         return max(best, (self.value(shorter), shorter), key=lambda pair: pair[0])
 
-    def _pair(self, weighted, lengths, features):
+    def _pair(self, gradient, lengths, features):
         """Return the pair of some features of the highest derivative, (2,)."""
         covs = torch.stack([self._cov(j, lengths).flatten() for j in features])
-        derivatives = (covs * weighted.flatten()) @ covs.T
+        derivatives = (covs * gradient.flatten()) @ covs.T
         is_pair = torch.ones_like(derivatives).triu(1) > 0
         best = derivatives.where(is_pair, -math.inf).argmax().item()
         return features[list(divmod(best, len(covs)))]
