@@ -940,7 +940,7 @@ def waves_and_labels(estimator, n):
     return X, (y > 0).astype(int) if is_classifier(estimator) else y
 
 
-@pytest.mark.parametrize(
+with_learned_kernels = pytest.mark.parametrize(
     "estimator",
     [
         BayesianSVC(n_inducing=10),
@@ -956,6 +956,20 @@ def waves_and_labels(estimator, n):
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
+
+
+@with_learned_kernels
+def test_warm_start_that_learns_no_kernel_keeps_the_learned_one(estimator):
+    model = clone(estimator).set_params(warm_start=True, random_state=0)
+    X, y = waves_and_labels(model, 90)
+    theta = model.fit(X[:40], y[:40]).kernel_.theta
+    predict = getattr(model, "predict_proba", model.predict)
+    before = predict(X)
+    assert_array_equal(model.set_params(optimizer=None).fit(X, y).kernel_.theta, theta)
+    assert not np.array_equal(predict(X), before)
+
+
+@with_learned_kernels
 def test_warm_start_starts_anew_once_rows_have_grown_by_a_fifth(estimator):
     model = clone(estimator).set_params(warm_start=True, random_state=0)
     X, y = waves_and_labels(model, 57)

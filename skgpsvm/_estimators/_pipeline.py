@@ -148,7 +148,10 @@ def _has_grown(estimator, weights):
     """Return whether rows have grown by more than a fifth since hyperparameters were learned.
 
     From the kernel of few rows, which may be almost linear, learning might not find that of all.
+    A fit that learns no kernel keeps the one that an earlier fit has learned.
     """
+    if getattr(estimator, "optimizer", "auto") is None:
+        return False
     weight, _ = _learning_of(estimator)
     return sum(gather(float(weights.sum()))) > _MAX_GROWTH * weight
 
