@@ -135,14 +135,25 @@ def log_evidence(cov, targets, jitter):
     to each diagonal entry.
     """
     n, t = targets.shape
+    evidence, chol, half, added = evidence_and_root(cov, targets, jitter)
+    solved = torch.linalg.solve_triangular(chol.T, half, upper=True)
+    by_cov = torch.cholesky_inverse(chol, out=chol)  # in place, as n^2 numbers are many
+    by_cov.addmm_(solved, solved.T, beta=-0.5 * t, alpha=0.5)
+    by_cov.diagonal().add_(added * by_cov.trace() / n)
+    return evidence, by_cov, solved
+
+
+def evidence_and_root(cov, targets, jitter):
+    """Return the log evidence, see `log_evidence`, and what its derivatives take.
+
+    That is the Cholesky factor L of the covariance (n, n), :math:`L^{-1} Y` (n, t), and the jitter
+    that was added.
+    """
+    n, t = targets.shape
     chol, added = jittered_cholesky(
         cov, "covariance of the rows", jitter=jitter, harmless=HARMLESS_NOISE
     )
     half = torch.linalg.solve_triangular(chol, targets, upper=False)
-    solved = torch.linalg.solve_triangular(chol.T, half, upper=True)
     log_det = 2 * chol.diagonal().log().sum()
-    by_cov = torch.cholesky_inverse(chol, out=chol)  # in place, as n^2 numbers are many
-    by_cov.addmm_(solved, solved.T, beta=-0.5 * t, alpha=0.5)
-    by_cov.diagonal().add_(added * by_cov.trace() / n)
     evidence = -0.5 * (half.square().sum() + t * (n * math.log(2 * math.pi) + log_det))
-    return evidence, by_cov, solved
+    return evidence, chol, half, added

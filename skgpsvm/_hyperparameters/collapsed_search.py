@@ -17,6 +17,7 @@ from .._evidence import Evidence
 from .._fitted_models import SparseModel
 from .._noise import INITIAL_VARIANCE
 from .._optim import NOISE_BOUNDS
+from ..likelihoods._regression import observations
 from .initialization import (
     MIN_GAIN,
     at_gaussian_posterior,
@@ -26,6 +27,7 @@ from .initialization import (
     with_lengths,
 )
 from .priors import Penalized
+from .short_lengths import CLEAR_NATS, SHORT_LENGTHS, shortened
 
 # Starts are compared on the exact evidence of so many rows, unless there are fewer inducing points.
 # It equals the collapsed ELBO there, at a quarter of the cost.
@@ -62,6 +64,8 @@ _SMALL_SAMPLE_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
 # time, and how often. In half the draws of Friedman's function (150 rows, 50 features) one is
 # missing: it gains 28 to 38 nats at 2 to 4 and 4 to 27 at 6, and no other feature gains anything.
 _MODERATE_LENGTH, _TRIED_FEATURES, _MAX_SEARCHES = 3.0, 5, 5
+# Noise hides waves less than labels do.
+_SHORT_LENGTHS, _ROWS_OF_SHORT_LENGTHS = (*SHORT_LENGTHS, 0.1), 500
 _LARGE_NOISE = 1.0  # variance of the noise of a second start, where the first has little
 
 
@@ -185,14 +189,26 @@ class CollapsedSearch:
         before its effect shows. A gain counts if it is one at which rounds do not end.
         """
         for count in range(_MAX_SEARCHES):
-            point = self._with_shorter_lengths(state.hyperparameters)
+            point, min_gain = self._with_shorter_lengths(state.hyperparameters), self._min_gain
+            if point is None:
+                point, min_gain = self._with_short_lengths(state.hyperparameters), CLEAR_NATS
             if point is None:
                 break
             found = self._start(point, f", missing features {count}")[0]
-            if found.objective < state.objective + self._min_gain:
+            if found.objective < state.objective + min_gain:
                 break
             state = found
         return state
+
+    def _with_short_lengths(self, point):
+        """Return the point with one or two length scales far shorter; None if none is missing."""
+        rows = self._subset(_ROWS_OF_SHORT_LENGTHS, gathered=True)
+        targets, known = observations(rows.targets.double())
+        variances = point.noise.exp() if known is None else point.noise.exp() + known
+        precision = (rows.weights.double()[:, None] / variances).expand_as(targets)
+        sites, scale = (precision, precision * targets), self._free.scale
+        theta = shortened(self.start.kernel, point.theta, rows, sites, scale, _SHORT_LENGTHS)
+        return None if theta is None else point._replace(theta=theta)
 
     def _with_shorter_lengths(self, point):
         """Return the point with length scales shortened that raise the evidence; None if none does.

@@ -6,7 +6,7 @@ import torch
 
 from .._csr import CSRRows
 from .._distributed import gather
-from .._objectives import log_evidence
+from .._objectives import evidence_and_root, log_evidence
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..exceptions import NotPositiveDefiniteError
 from .initialization import (
@@ -22,9 +22,9 @@ _ROWS, _DISTANCES = 500, 2**26
 _MAX_SEARCHES, _ROUNDS = 3, 2  # each shortens those of one feature or two; rounds of their learning
 _LONG = 4.0  # factor of the initial length scales of features that explain nothing yet
 # Length scales to try, in standard deviations: three periods in six of them need .5, five .25.
-_SHORT_LENGTHS = 0.5, 0.25
+SHORT_LENGTHS = 0.5, 0.25
 _N_PAIRED = 30  # features of which pairs are tried
-_MIN_GAIN = 3.0  # of short length scales, in nats
+CLEAR_NATS = 3.0  # of short length scales, in nats
 # Share of the log density of the class frequencies: nothing is missing at a higher objective. On
 # dermatology, six classes that hardly overlap, a search gains 35 nats of ELBO, but the log loss of
 # other rows rises from .07 to .11.
@@ -45,39 +45,53 @@ def with_short_lengths(learning, state, kernel, problem, name):
     ``learning`` is the stage, whose ``sites`` takes a state, ``kernel`` the initial one, and
     ``name`` that of the stage.
     """
-    rows, scale = learning.rows, problem.scale
-    d, bounds = rows.X.shape[1], theta_bounds(kernel, rows.device)
-    places = torch.as_tensor(lengths_by_feature(kernel, d), device=rows.device)
+    rows = learning.rows
     is_explained = state.objective > _EXPLAINED * log_density_of_frequencies(rows)[0].item()
-    # A rank with few rows may have made them dense.
-    is_sparse = any(gather(isinstance(rows.X, CSRRows)))
-    if is_explained or d == 1 or not len(places) or is_sparse:
+    if is_explained:
         return state
-    n_rows = min(_ROWS, math.isqrt(_DISTANCES // d))
-    index = torch.as_tensor(rows.spaced(n_rows), device=rows.device)
-    X, long = rows.points(index), state.theta.new_tensor(scaled_lengths(kernel, _LONG))
-    lengths, constants = (
-        torch.as_tensor(of(kernel) > 0, device=rows.device) for of in (free_lengths, free_constants)
-    )
     for j in range(_MAX_SEARCHES):
-        sites = (part.double()[index] for part in rows.collect(*learning.sites(state)))
-        # Learning shrinks the variance of a kernel that explains nothing: one base restores it.
-        restored = torch.where(constants, state.theta.maximum(long), state.theta)
-        bases = torch.stack([state.theta, torch.where(lengths, long, restored)])
+        theta = shortened(kernel, state.theta, rows, learning.sites(state), problem.scale)
+        if theta is None:
+            break
         try:
-            evidence = SiteEvidence(torch_kernel(kernel), X, *sites)
-            theta = evidence.shortened(bases, places, scale, bounds[:, 0])
-            if theta is None:
-                break
             tried = learning.init(state.parameters() | {"theta": theta})
             stage = f"{name}, short length scales {j + 1}"
             problem.run_stage(stage, learning, tried, _ROUNDS, must_converge=False)
-        except NotPositiveDefiniteError:  # the fit does not depend on what is only tried
+        except NotPositiveDefiniteError:
             break
-        if tried.objective < state.objective + _MIN_GAIN:
+        if tried.objective < state.objective + CLEAR_NATS:
             break
         state = tried
     return state
+
+
+def shortened(kernel, theta, rows, sites, scale, lengths=SHORT_LENGTHS):
+    """Return theta with one or two length scales shortened, or None, see `SiteEvidence.shortened`.
+
+    ``kernel`` is the initial one, ``sites`` are the precisions and linear terms of the rows,
+    ``scale`` (d,) has the standard deviations of the features, and ``lengths`` are in units of
+    them. Sparse rows give None, as do kernels without a length scale of each of several features.
+    """
+    d, bounds = rows.X.shape[1], theta_bounds(kernel, rows.device)
+    places = torch.as_tensor(lengths_by_feature(kernel, d), device=rows.device)
+    # A rank with few rows may have made them dense.
+    if d == 1 or not len(places) or any(gather(isinstance(rows.X, CSRRows))):
+        return None
+    n_rows = min(_ROWS, math.isqrt(_DISTANCES // d))
+    index = torch.as_tensor(rows.spaced(n_rows), device=rows.device)
+    sites = (part.double()[index] for part in rows.collect(*sites))
+    evidence = SiteEvidence(torch_kernel(kernel), rows.points(index), *sites)
+    is_length, is_constant = (
+        torch.as_tensor(of(kernel) > 0, device=rows.device) for of in (free_lengths, free_constants)
+    )
+    # Learning shrinks the variance of a kernel that explains nothing: one base restores it.
+    long = theta.new_tensor(scaled_lengths(kernel, _LONG))
+    restored = torch.where(is_constant, theta.maximum(long), theta)
+    bases = torch.stack([theta, torch.where(is_length, long, restored)])
+    try:
+        return evidence.shortened(bases, places, [share * scale for share in lengths], bounds[:, 0])
+    except NotPositiveDefiniteError:  # the fit does not depend on what is only tried
+        return None
 
 
 class SiteEvidence:
@@ -94,13 +108,15 @@ class SiteEvidence:
         # Rows are scaled to similar variances, since the jitter is relative to their mean.
         self._variances, self._scales = 1 / precision.T, (1 + 1 / precision.T).rsqrt()
         self._targets = self._scales * (linear / precision).T
+        is_upper = torch.ones(len(X), len(X), device=X.device).triu(1) > 0
+        self._upper = is_upper.nonzero(as_tuple=True)  # all pairs of rows
 
-    def shortened(self, bases, places, scale, low):
+    def shortened(self, bases, places, lengths, low):
         r"""Return a base theta with one or two length scales shortened, or None.
 
         None is returned if no evidence is three nats above that of the first of the ``bases``
-        (k, p). ``places`` are those of `lengths_by_feature`, ``scale`` (d,) has the standard
-        deviations of the features, and ``low`` (p,) the lower bounds of theta.
+        (k, p). ``places`` are those of `lengths_by_feature`, ``lengths`` is a list of length
+        scales (d,) to try, and ``low`` (p,) are the lower bounds of theta.
 
         Adding :math:`\epsilon K \circ E_j` lets the function vary quickly with feature j too;
         :math:`E_j` is a squared exponential of it. The feature with the largest derivative of the
@@ -108,13 +124,12 @@ class SiteEvidence:
         no single feature suffices.
         """
         values, gradients = zip(*map(self.value_and_gradient, bases), strict=True)
-        gradients, pairs = torch.stack(gradients), []
-        best = values[0] + _MIN_GAIN, None
-        for lengths in (share * scale for share in _SHORT_LENGTHS):
-            short = lengths.log().maximum(low[places])
-            derivatives = torch.stack(
-                [(gradients * self._cov(j, lengths)).sum((1, 2)) for j in range(len(scale))], 1
-            )
+        gradients, pairs = torch.stack([each[self._upper] for each in gradients]), []
+        best = values[0] + CLEAR_NATS, None
+        for tried in lengths:
+            short = tried.log().maximum(low[places])
+            covs = torch.stack([self._cov(j, tried) for j in range(len(tried))])
+            derivatives = gradients @ covs.T
             for theta, gradient, of_features in zip(bases, gradients, derivatives, strict=True):
                 is_longer = (theta[places] > short).any(0)
                 order = of_features.argsort(descending=True)
@@ -122,7 +137,8 @@ class SiteEvidence:
                 if len(order):
                     best = self._better(best, theta, places, short, order[:1])
                 if len(order) > 1:
-                    pairs.append((theta, short, self._pair(gradient, lengths, order[:_N_PAIRED])))
+                    some = order[:_N_PAIRED]
+                    pairs.append((theta, short, some[self._pair(gradient, covs[some])]))
         if best[1] is None:
             for theta, short, pair in pairs:
                 best = self._better(best, theta, places, short, pair)
@@ -130,18 +146,25 @@ class SiteEvidence:
 
     def value(self, theta):
         """Return the log evidence, nats."""
-        return self.value_and_gradient(theta)[0]
+        evidences = [evidence_and_root(*given, _JITTER)[0] for given in self._given(theta)[1]]
+        return (sum(evidences) + self._scales.log().sum()).item()
 
     def value_and_gradient(self, theta):
         """Return the log evidence, and its derivatives in the logarithms of K's entries, (n, n)."""
-        K, value, by_K = self._kernel(self._X, self._X, theta), 0.0, 0.0
+        value, by_K, (K, given) = self._scales.log().sum(), 0.0, self._given(theta)
+        for scale, (cov, targets) in zip(self._scales, given, strict=True):
+            evidence, by_cov, _ = log_evidence(cov, targets, _JITTER)
+            value, by_K = value + evidence, by_K + scale[:, None] * by_cov * scale
+        return value.item(), K * by_K
+
+    def _given(self, theta):
+        """Return K, and an iterator over scaled covariances (n, n) and targets (n, 1)."""
+        K = self._kernel(self._X, self._X, theta)
         sites = zip(self._variances, self._scales, self._targets, strict=True)
-        for variances, scale, targets in sites:
-            cov = scale[:, None] * (K + variances.diag()) * scale
-            evidence, by_cov, _ = log_evidence(cov, targets[:, None], _JITTER)
-            value = value + (evidence + scale.log().sum()).item()
-            by_K = by_K + scale[:, None] * by_cov * scale
-        return value, K * by_K
+        return K, (
+            (scale[:, None] * (K + variances.diag()) * scale, targets[:, None])
+            for variances, scale, targets in sites
+        )
 
     def _better(self, best, theta, places, short, group):
         """Return the better pair of value and theta: the best, or with those of a group short."""
@@ -149,15 +172,15 @@ class SiteEvidence:
         shorter[at] = shorter[at].minimum(short[:, group])
         return max(best, (self.value(shorter), shorter), key=lambda pair: pair[0])
 
-    def _pair(self, gradient, lengths, features):
-        """Return the pair of some features of the highest derivative, (2,)."""
-        covs = torch.stack([self._cov(j, lengths).flatten() for j in features])
-        derivatives = (covs * gradient.flatten()) @ covs.T
+    def _pair(self, gradient, covs):
+        """Return the indices of the two of some covariances (k, pairs) of highest derivative."""
+        derivatives = (covs * gradient) @ covs.T
         is_pair = torch.ones_like(derivatives).triu(1) > 0
         best = derivatives.where(is_pair, -math.inf).argmax().item()
-        return features[list(divmod(best, len(covs)))]
+        return list(divmod(best, len(covs)))
 
     def _cov(self, j, lengths):
-        """Return the squared exponential of a feature, (n, n)."""
+        """Return the squared exponential of a feature of all pairs of rows."""
         x = self._X[:, j] / lengths[j]
-        return (-0.5 * (x[:, None] - x).square()).exp()
+        one, other = self._upper
+        return (-0.5 * (x[one] - x[other]).square()).exp()
