@@ -26,6 +26,8 @@ _PER_WEIGHT_CHANGE = 1.0
 # The same limit, as a multiple of the least change, if that is higher: with many rows.
 _PER_WEIGHT_FACTOR = 10.0
 _MIN_SHARE = 1e-14
+# Shares of a sweep of two classes that are tried where half of one still lowers the ELBO.
+_SHARES = 0.25, 0.125, 0.0625, 0.03125
 
 
 class BiasedDictionary(Dictionary):
@@ -204,11 +206,11 @@ class RelevanceSweeps(Stage):
         precisions = self._precisions(state)
         self._sweep(state, precisions)
         if state.objective < before.objective and not (self._mean_field and self._is_bound()):
-            state.restore(before.as_dict())
-            if not self._is_bound():
-                state.products = 0.5 * (state.products + state.solved_products)
-                state.linear = 0.5 * (state.linear + state.solved_linear)
-            self._sweep(state, (before.precisions * precisions).sqrt())
+            self._sweep_partly(state, before, precisions, 0.5)
+        for share in () if self._is_bound() else _SHARES:
+            if state.objective >= before.objective - self._min_change:
+                break
+            self._sweep_partly(state, before, precisions, share)
         state.change = abs(state.objective - before.objective)
         state.n_pruned = before.precisions.shape[1] - state.precisions.shape[1]
 
@@ -243,6 +245,14 @@ class RelevanceSweeps(Stage):
             state.noise = self._noise_beside_known(state)
         self._accumulate_statistics(state)
         state.objective = self.value(state)
+
+    def _sweep_partly(self, state, before, precisions, share):
+        """Sweep from the state ``before`` with a share of the changes, see `RelevanceSweeps`."""
+        state.restore(before.as_dict())
+        if not self._is_bound():
+            state.products = state.solved_products.lerp(state.products, share)
+            state.linear = state.solved_linear.lerp(state.linear, share)
+        self._sweep(state, before.precisions * (precisions / before.precisions).pow(share))
 
     def _precisions(self, state):
         """Return the next precisions (c, M)."""
