@@ -690,8 +690,12 @@ def test_probabilities_are_no_labels():
         has_stabilized([proba] * 4)
 
 
-def test_a_single_predicted_label_is_agreement():
-    assert has_stabilized([np.zeros(9)] * 4)
+def test_a_single_predicted_label_is_no_agreement():
+    rng = np.random.default_rng(0)
+    one_class, found = [np.full(200, "a")] * 4, [rng.choice(["a", "b"], 200)] * 4
+    assert not has_stabilized(one_class)  # the other class may have to be found yet
+    assert not has_stabilized([*one_class, *found[:3]])
+    assert has_stabilized([*one_class, *found])
     assert not has_stabilized([np.zeros(9), np.ones(9), np.zeros(9), np.ones(9)])
 
 

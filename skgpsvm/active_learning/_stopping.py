@@ -36,7 +36,9 @@ def has_stabilized(
     Notes
     -----
     The agreement of two models is Cohen's kappa of their predictions: the share of rows on which
-    they agree, corrected for chance.
+    they agree, corrected for chance. It is undefined if both predict the same label for all rows,
+    and taken as 0: early models often predict the most frequent class only, and a loop that stopped
+    there would never find a rare one.
 
     Source: Bloodgood and Vijay-Shanker (2009), "A method for stopping active learning based on
     stabilizing predictions and the need for user-adjustable stopping".
@@ -66,5 +68,5 @@ def has_stabilized(
 
 
 def _agreement(one, other):
-    """Return Cohen's kappa, which is undefined if both predict one label only."""
-    return 1.0 if (one == other).all() else cohen_kappa_score(one, other)
+    """Return Cohen's kappa, or 0 where it is undefined, since both predict one label only."""
+    return 0.0 if len(np.unique([one, other])) == 1 else cohen_kappa_score(one, other)
