@@ -10,6 +10,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import EDGES, ring, rows_of, t64, waves
 from scipy.optimize import minimize, minimize_scalar
+from scipy.special import expit
 from scipy.stats import multivariate_normal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -617,6 +618,16 @@ def test_classes(n_classes, covariance):
     assert -75 * np.log(n_classes) < model.elbo_ < 0
     expected = (len(model.relevance_vectors_),)
     assert model.relevance_.shape == (expected if n_classes == 2 else (3, *expected))
+
+
+def test_sweeps_that_overshoot_take_less_of_a_step():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(500, 4))
+    y = (rng.uniform(size=500) < expit(2 * np.sin(4 * X[:, 0]))).astype(int)
+    # Most rows have a function of their own. With steps of half the length the ELBO fell to -2e10.
+    model = QSRVMClassifier(RBF(0.3), optimizer=None, random_state=0).fit(X, y)
+    assert np.diff(model.objective_curve_).min() > -1.0
+    assert model.n_iter_ < model.max_iter
 
 
 def test_classes_without_structure_have_their_rates():

@@ -10,7 +10,15 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm import DecoupledGPClassifier, EPClassifier, SVGPClassifier
+from skgpsvm import (
+    BayesianSVC,
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
+    EPClassifier,
+    QSGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpsvm._hyperparameters.initialization import lengths_by_feature
 from skgpsvm._hyperparameters.short_lengths import SiteEvidence
 from skgpsvm._torch_kernels import torch_kernel
@@ -25,10 +33,11 @@ EFFECTS = {
     "a feature beside a trend": (6, lambda X: 2 * np.sin(4 * X[:, 2]) + X[:, 0]),
     "two features": (4, lambda X: 2 * np.sin(3 * (X[:, 0] + X[:, 3]))),
 }
+CLASSIFIERS = [SVGPClassifier, EPClassifier, DecoupledGPClassifier, BayesianSVC]
 
 
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS)
-@pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier, DecoupledGPClassifier])
+@pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_waves_of_some_features_are_found(kind, effect):
     d, latent = effect
     rng = np.random.default_rng(1)
@@ -39,6 +48,32 @@ def test_waves_of_some_features_are_found(kind, effect):
     true = np.stack([1 - true, true], 1)
     # A constant has .17 to .19, and a straight boundary .16.
     assert kl_div(true, P).sum(1).mean() < 0.04
+
+
+def test_bayesian_svm_finds_one_wave_after_the_other():
+    rng = np.random.default_rng(0)
+    X, X_new = rng.normal(size=(1500, 6)), rng.normal(size=(500, 6))
+
+    def probabilities(X):
+        return expit(2 * np.sin(4 * X[:, 0]) + 2 * np.sin(4 * X[:, 1]))
+
+    y = (rng.uniform(size=1500) < probabilities(X)).astype(int)
+    p = BayesianSVC(random_state=0).fit(X, y).predict_proba(X_new)[:, 1]
+    # A model of the first wave alone has an error of .25.
+    assert np.sqrt(np.mean((p - probabilities(X_new)) ** 2)) < 0.17
+
+
+@pytest.mark.parametrize(
+    ("kind", "periods"), [(SVGPRegressor, 10), (QSGPRegressor, 5), (DecoupledGPRegressor, 5)]
+)
+def test_regressors_find_waves_beside_a_trend(kind, periods):
+    rng = np.random.default_rng(2)
+    X = np.column_stack([rng.uniform(size=1500), rng.normal(size=(1500, 3))])
+    f = np.sin(2 * np.pi * periods * X[:, 0]) + X[:, 1]
+    y = f + 0.3 * rng.normal(size=1500)
+    mean = kind(random_state=0).fit(X[:1000], y[:1000]).predict(X[1000:])
+    # The trend alone has .7.
+    assert np.sqrt(np.mean((mean - f[1000:]) ** 2)) < 0.15
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -66,6 +101,15 @@ def test_evidence_of_sites_is_that_of_a_regression_with_their_variances():
         for y, w in zip(targets.T, precision.T, strict=True)
     )
     assert_allclose(evidence.value(t64(theta)), expected, rtol=1e-8)
+
+
+def test_value_is_that_beside_the_gradient():
+    X, y = waves(20, d=2)
+    precision = np.random.default_rng(0).uniform(0.1, 2.0, size=(20, 1))
+    sites = map(t64, (X, precision, precision * y[:, None]))
+    evidence = SiteEvidence(torch_kernel(RBF([1.0, 1.5])), *sites)
+    theta = t64(np.log([0.5, 2.0]))
+    assert evidence.value(theta) == evidence.value_and_gradient(theta)[0]
 
 
 def test_gradient_of_the_evidence_is_that_of_a_share_of_a_further_covariance():
@@ -123,7 +167,8 @@ def test_length_scales_are_shortened_where_sites_call_for_it(group):
     sites = np.full((300, 1), 1.5), 1.5 * targets[:, None]
     evidence = SiteEvidence(torch_kernel(kernel), *map(t64, (X, *sites)))
     low, bases = t64(kernel.bounds[:, 0]), t64(kernel.theta)[None]
-    parts = bases, torch.as_tensor(lengths_by_feature(kernel, d)), t64(np.ones(d))
+    tried = [t64(np.full(d, length)) for length in (0.5, 0.25)]
+    parts = bases, torch.as_tensor(lengths_by_feature(kernel, d)), tried
     theta = evidence.shortened(*parts, low)
     lengths = theta[1:].exp()
     assert (lengths[group] <= 0.5 + 1e-12).all()

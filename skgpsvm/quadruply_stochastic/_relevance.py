@@ -26,7 +26,7 @@ _PER_WEIGHT_CHANGE = 1.0
 # The same limit, as a multiple of the least change, if that is higher: with many rows.
 _PER_WEIGHT_FACTOR = 10.0
 _MIN_SHARE = 1e-14
-# Shares of a sweep of two classes that are tried where half of one still lowers the ELBO.
+# Shares of a sweep of two classes that are tried where half of one still overshoots.
 _SHARES = 0.25, 0.125, 0.0625, 0.03125
 
 
@@ -174,7 +174,7 @@ class RelevanceSweeps(Stage):
     far, which cannot lower it (Wipf and Nagarajan, 2008). The bound thus never falls, except for
     the contribution of pruned functions. Two classes have the expected quadratic of their
     likelihood instead of a quadratic bound, see `ExpectedQuadratic`. If a sweep overshoots, the
-    sums over rows move half as far as well.
+    sums over rows move half as far as well, and less if it still falls by more than a nat.
     """
 
     def __init__(self, sites, kernel, rows, *, mean_field, threshold, tol, noise_bounds=None):
@@ -208,7 +208,7 @@ class RelevanceSweeps(Stage):
         if state.objective < before.objective and not (self._mean_field and self._is_bound()):
             self._sweep_partly(state, before, precisions, 0.5)
         for share in () if self._is_bound() else _SHARES:
-            if state.objective >= before.objective - self._min_change:
+            if state.objective >= before.objective - little:
                 break
             self._sweep_partly(state, before, precisions, share)
         state.change = abs(state.objective - before.objective)
