@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of, t64
 from sklearn.gaussian_process.kernels import RBF, ExpSineSquared
 
@@ -226,3 +226,14 @@ def test_period_of_one_row_stays():
     point = Hyperparameters(t64(kernel.theta), t64([[0.0]]), t64([0.0]))
     found = most_likely_periods(kernel, rows_of(np.zeros((1, 1)), np.ones((1, 1))), point)
     assert_array_equal(found, point.theta)
+
+
+def test_given_periods_stay_if_more_rows_prefer_them():
+    rng, days = np.random.default_rng(0), np.arange(500) / 12
+    weekend = days.astype(int) % 7 >= 5
+    y = np.sin(2 * np.pi * days) + 0.5 * weekend + 0.05 * days + 0.3 * rng.normal(size=500)
+    kernel = 1.0 * ExpSineSquared(periodicity=1.0) + 1.0 * ExpSineSquared(periodicity=7.0)
+    model = SVGPRegressor(kernel, mean="linear", random_state=0).fit(days[:, None], y)
+    periods = np.exp(model.kernel_.theta[[2, 5]])
+    # 128 rows tell of a second period of 132 days.
+    assert_allclose(periods, [1, 7], rtol=0.02)

@@ -12,23 +12,47 @@ from .._torch_kernels import theta_bounds, torch_kernel
 from ..kernels import Columns
 from ..likelihoods._regression import observations
 
-_ROWS = 128  # on which periods are compared
+_ROWS, _COMPARED_ROWS = 128, 1000  # for all periods, and for the best and the given ones
 _OVERSAMPLING = 4  # frequencies tried within the width of a peak
 # Noise of standardized targets. With less, functions of twice the period may follow the rows: those
 # of 1, 3 and 6 of 40 samples of 32 labels with log odds 4 sin x for .5, .25 and .1, and none for 1.
 _NOISE_VARIANCE = 1.0
+_LESS_NOISE = 0.1  # factor of it that is tried too with `_COMPARED_ROWS`
 
 
 def with_most_likely_periods(kernel, rows, random_state):
     """Return a kernel with its most likely periods, see `most_likely_periods`, given some rows.
 
     The evidence is that of a regression on the standardized targets, which are winsorized, or on
-    the standardized indicators of the classes.
+    the standardized indicators of the classes. A given period returns if more rows prefer it.
     """
-    if not columns_of_periods(kernel):
+    columns = columns_of_periods(kernel)
+    if not columns:
         return kernel
-    some = rows.subset(_ROWS, random_state)
-    targets, weights = some.targets, some.weights.double()
+    given = torch.tensor(kernel.theta, device=rows.device)
+    log_noise = given.new_tensor([math.log(_NOISE_VARIANCE)])
+    point = Hyperparameters(given, given.new_empty(0), log_noise)
+    theta = most_likely_periods(kernel, _standardized(rows.subset(_ROWS, random_state)), point)
+    if rows.n_rows > _ROWS and not theta.equal(given):
+        more = _standardized(rows.subset(_COMPARED_ROWS, random_state))
+        evidence = Evidence(torch_kernel(kernel), more, LARGEST_JITTER)
+
+        def value(theta):
+            noises = (log_noise, log_noise + math.log(_LESS_NOISE))
+            return max(evidence.value(theta, point.Z, noise) for noise in noises)
+
+        best = value(theta)
+        for j in columns:
+            trial = theta.clone()
+            trial[j] = given[j]
+            if (found := value(trial)) > best:
+                theta, best = trial, found
+    return kernel.clone_with_theta(theta.cpu().numpy())
+
+
+def _standardized(rows):
+    """Return rows with standardized targets, see `with_most_likely_periods`."""
+    targets, weights = rows.targets, rows.weights.double()
     if targets.is_floating_point():
         y = observations(targets.double())[0]
         y = torch.as_tensor(winsorized(y.cpu().numpy(), weights.cpu().numpy())).to(weights)
@@ -36,11 +60,7 @@ def with_most_likely_periods(kernel, rows, random_state):
         y = torch.nn.functional.one_hot(targets).double()
     y = y - weights @ y / weights.sum()
     y = y / (weights @ y.square() / weights.sum()).sqrt().clamp_min(torch.finfo(y.dtype).eps)
-    theta = torch.tensor(kernel.theta, device=rows.device)
-    log_noise = theta.new_tensor([math.log(_NOISE_VARIANCE)])
-    point = Hyperparameters(theta, theta.new_empty(0), log_noise)
-    theta = most_likely_periods(kernel, some.with_targets(y), point)
-    return kernel.clone_with_theta(theta.cpu().numpy())
+    return rows.with_targets(y)
 
 
 def columns_of_periods(kernel):
