@@ -27,7 +27,7 @@ _N_PAIRED = 30  # features of which pairs are tried
 CLEAR_NATS = 3.0  # of short length scales, in nats
 # Share of the log density of the class frequencies: nothing is missing at a higher objective. On
 # dermatology, six classes that hardly overlap, a search gains 35 nats of ELBO, but the log loss of
-# other rows rises from .07 to .11.
+# other rows rises from .07 to .11. That of BayesianSVC would rise from .091 to .123 on breast.
 _EXPLAINED = 0.5
 _MIN_PRECISION = 1e-6  # of sites
 _JITTER = 1e-10
@@ -39,15 +39,13 @@ def with_short_lengths(learning, state, kernel, problem, name):
     If labels vary quickly along one or two of several features, no length scale common to all
     features explains them: when all are short, no two rows are near each other. Learning then
     misses the effect, but the sites at its end still show it. A new state is returned if its
-    objective is at least three nats higher. Nothing is tried where most labels are explained, see
-    `_EXPLAINED`.
+    objective is at least three nats higher. Nothing is tried if `explains_most` is true.
 
     ``learning`` is the stage, whose ``sites`` takes a state, ``kernel`` the initial one, and
     ``name`` that of the stage.
     """
     rows = learning.rows
-    is_explained = state.objective > _EXPLAINED * log_density_of_frequencies(rows)[0].item()
-    if is_explained:
+    if explains_most(state.objective, rows):
         return state
     for j in range(_MAX_SEARCHES):
         theta = shortened(kernel, state.theta, rows, learning.sites(state), problem.scale)
@@ -63,6 +61,11 @@ def with_short_lengths(learning, state, kernel, problem, name):
             break
         state = tried
     return state
+
+
+def explains_most(objective, rows):
+    """Return whether an objective, nats, shows that most labels are explained, see `_EXPLAINED`."""
+    return objective > _EXPLAINED * log_density_of_frequencies(rows)[0].item()
 
 
 def shortened(kernel, theta, rows, sites, scale, lengths=SHORT_LENGTHS):

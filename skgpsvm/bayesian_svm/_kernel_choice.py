@@ -9,7 +9,7 @@ from .._calibration import Calibration, is_significant_gain
 from .._data import MAX_MEAN_WEIGHT
 from .._fitting import Stage, State
 from .._hinge_sites import ContrastSites
-from .._hyperparameters.short_lengths import shortened
+from .._hyperparameters.short_lengths import explains_most, shortened
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
@@ -331,7 +331,8 @@ def theta_of_ratios(sparse, few, more, best, Z):
     free = with_ratios_of(free, best.theta, few.directions).clamp(*few.bounds.T)
     gain = gains(free, best).sum()
     short = free if gain > 0 else best.theta
-    for _ in range(_MAX_SHORTENED):
+    n_searches = 0 if explains_most(-best.loss, few.rows) else _MAX_SHORTENED
+    for _ in range(n_searches):
         sites = training.solve(short)[1]
         short = shortened(training.initial_kernel, short, training.rows, sites, problem.scale)
         if short is None or (gain_of_short := gains(short, best).sum()) <= gain:
