@@ -1,8 +1,8 @@
 """Effects of one or two of several features, and real sets, with and without short length scales.
 
 Two tables have divergences from the true probabilities of generated effects and log losses of real
-sets, two more the errors of regressions and their negative log densities. Both searches are of the
-same fits: one of them takes no length scale for missing. It takes some minutes. Run
+sets, two more the errors of regressions and their negative log densities. Each
+model is fitted with the search and with the search switched off. It takes some minutes. Run
 ``python -m benchmarks.short_lengths [--use development]``.
 """
 

@@ -144,10 +144,10 @@ def log_evidence(cov, targets, jitter):
 
 
 def evidence_and_root(cov, targets, jitter):
-    """Return the log evidence, see `log_evidence`, and what its derivatives take.
+    r"""Return the log evidence, and what `log_evidence` computes its derivatives from.
 
-    That is the Cholesky factor L of the covariance (n, n), :math:`L^{-1} Y` (n, t), and the jitter
-    that was added.
+    These are the Cholesky factor L of the covariance (n, n), :math:`L^{-1} Y` (n, t), and the added
+    jitter.
     """
     n, t = targets.shape
     chol, added = jittered_cholesky(

@@ -967,6 +967,19 @@ def test_warm_start_that_learns_no_kernel_keeps_the_learned_one(estimator):
     before = predict(X)
     assert_array_equal(model.set_params(optimizer=None).fit(X, y).kernel_.theta, theta)
     assert not np.array_equal(predict(X), before)
+    # It has not learned, so that a fit that learns starts anew.
+    cold = clone(model).set_params(optimizer="auto").fit(X, y)
+    model.set_params(optimizer="auto").fit(X, y)
+    assert_array_equal(model.kernel_.theta, cold.kernel_.theta)
+
+
+@with_learned_kernels
+def test_warm_start_without_learning_starts_anew_once_rows_have_grown(estimator):
+    model = clone(estimator).set_params(warm_start=True, random_state=0, optimizer=None)
+    X, y = waves_and_labels(model, 90)
+    cold = clone(model).fit(X, y)
+    model.fit(X[:40], y[:40]).fit(X, y)
+    assert_all_equal(*(each.latent_mean_and_variance(X) for each in (model, cold)))
 
 
 @with_learned_kernels

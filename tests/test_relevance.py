@@ -621,11 +621,11 @@ def test_classes(n_classes, covariance):
 
 
 def test_sweeps_that_overshoot_take_less_of_a_step():
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(500, 4))
-    y = (rng.uniform(size=500) < expit(2 * np.sin(4 * X[:, 0]))).astype(int)
-    # Most rows have a function of their own. With steps of half the length the ELBO fell to -2e10.
-    model = QSRVMClassifier(RBF(0.3), optimizer=None, random_state=0).fit(X, y)
+    rng = np.random.default_rng(112)
+    X = rng.normal(size=(300, 4))
+    y = (rng.uniform(size=300) < expit(3 * np.sin(4 * X[:, 0]))).astype(int)
+    # Most rows have a function of their own. With steps of half the length the ELBO fell to -5e9.
+    model = QSRVMClassifier(RBF(0.2), optimizer=None, random_state=0).fit(X, y)
     assert np.diff(model.objective_curve_).min() > -1.0
     assert model.n_iter_ < model.max_iter
 

@@ -63,13 +63,11 @@ def test_bayesian_svm_finds_one_wave_after_the_other():
     assert np.sqrt(np.mean((p - probabilities(X_new)) ** 2)) < 0.17
 
 
-@pytest.mark.parametrize(
-    ("kind", "periods"), [(SVGPRegressor, 10), (QSGPRegressor, 5), (DecoupledGPRegressor, 5)]
-)
-def test_regressors_find_waves_beside_a_trend(kind, periods):
+@pytest.mark.parametrize("kind", [SVGPRegressor, QSGPRegressor, DecoupledGPRegressor])
+def test_regressors_find_waves_beside_a_trend(kind):
     rng = np.random.default_rng(2)
     X = np.column_stack([rng.uniform(size=1500), rng.normal(size=(1500, 3))])
-    f = np.sin(2 * np.pi * periods * X[:, 0]) + X[:, 1]
+    f = np.sin(2 * np.pi * 8 * X[:, 0]) + X[:, 1]
     y = f + 0.3 * rng.normal(size=1500)
     mean = kind(random_state=0).fit(X[:1000], y[:1000]).predict(X[1000:])
     # The trend alone has .7.

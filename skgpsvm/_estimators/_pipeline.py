@@ -136,7 +136,7 @@ def _run(estimator, data, previous, streamed=False):
         fits.append(fit(problem))
     models, curves, summaries = zip(*fits, strict=True)
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
-    if learns and not streamed:
+    if learns and not streamed and not (previous and _keeps_learned(estimator)):
         estimator._learned = _learned_with(estimator, rows) if run.has_converged else None
     if estimator.warm_start and not previous:
         estimator._scaler = fit_scaler()
@@ -148,12 +148,16 @@ def _has_grown(estimator, weights):
     """Return whether rows have grown by more than a fifth since hyperparameters were learned.
 
     From the kernel of few rows, which may be almost linear, learning might not find that of all.
-    A fit that learns no kernel keeps the one that an earlier fit has learned.
     """
-    if getattr(estimator, "optimizer", "auto") is None:
-        return False
     weight, _ = _learning_of(estimator)
-    return sum(gather(float(weights.sum()))) > _MAX_GROWTH * weight
+    total = sum(gather(float(weights.sum())))
+    return total > _MAX_GROWTH * weight and not _keeps_learned(estimator)
+
+
+def _keeps_learned(estimator):
+    """Return whether a fit would learn no kernel, but an earlier one has learned its own."""
+    learned_by = _learning_of(estimator)[1].get("optimizer")
+    return getattr(estimator, "optimizer", "auto") is None and learned_by is not None
 
 
 def _has_other_units(scaler, earlier):

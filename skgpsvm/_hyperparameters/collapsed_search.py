@@ -27,7 +27,7 @@ from .initialization import (
     with_lengths,
 )
 from .priors import Penalized
-from .short_lengths import CLEAR_NATS, SHORT_LENGTHS, shortened
+from .short_lengths import CLEAR_NATS, N_ROWS, SHORT_LENGTHS, has_several_lengths, shortened
 
 # Starts are compared on the exact evidence of so many rows, unless there are fewer inducing points.
 # It equals the collapsed ELBO there, at a quarter of the cost.
@@ -64,8 +64,7 @@ _SMALL_SAMPLE_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
 # time, and how often. In half the draws of Friedman's function (150 rows, 50 features) one is
 # missing: it gains 28 to 38 nats at 2 to 4 and 4 to 27 at 6, and no other feature gains anything.
 _MODERATE_LENGTH, _TRIED_FEATURES, _MAX_SEARCHES = 3.0, 5, 5
-# Noise hides waves less than labels do.
-_SHORT_LENGTHS, _ROWS_OF_SHORT_LENGTHS = (*SHORT_LENGTHS, 0.1), 500
+_SHORT_LENGTHS = *SHORT_LENGTHS, 0.1  # noise hides waves less than labels do
 _LARGE_NOISE = 1.0  # variance of the noise of a second start, where the first has little
 
 
@@ -202,7 +201,9 @@ class CollapsedSearch:
 
     def _with_short_lengths(self, point):
         """Return the point with one or two length scales far shorter; None if none is missing."""
-        rows = self._subset(_ROWS_OF_SHORT_LENGTHS, gathered=True)
+        if not has_several_lengths(self.start.kernel, self._rows):
+            return None
+        rows = self._subset(N_ROWS, gathered=True)
         targets, known = observations(rows.targets.double())
         variances = point.noise.exp() if known is None else point.noise.exp() + known
         precision = (rows.weights.double()[:, None] / variances).expand_as(targets)

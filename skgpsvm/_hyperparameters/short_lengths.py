@@ -1,4 +1,4 @@
-"""Short length scales of one feature or two, where the labels of a classifier call for them."""
+"""Short length scales of one feature or two, where labels or targets call for them."""
 
 import math
 
@@ -18,13 +18,13 @@ from .initialization import (
 )
 
 # Rows at which the evidence is computed, fewer with more features: numbers of all their distances.
-_ROWS, _DISTANCES = 500, 2**26
+N_ROWS, _DISTANCES = 500, 2**26
 _MAX_SEARCHES, _ROUNDS = 3, 2  # each shortens those of one feature or two; rounds of their learning
 _LONG = 4.0  # factor of the initial length scales of features that explain nothing yet
 # Length scales to try, in standard deviations: three periods in six of them need .5, five .25.
 SHORT_LENGTHS = 0.5, 0.25
 _N_PAIRED = 30  # features of which pairs are tried
-CLEAR_NATS = 3.0  # of short length scales, in nats
+CLEAR_NATS = 3.0  # least gain of short length scales
 # Share of the log density of the class frequencies: nothing is missing at a higher objective. On
 # dermatology, six classes that hardly overlap, a search gains 35 nats of ELBO, but the log loss of
 # other rows rises from .07 to .11. That of BayesianSVC would rise from .091 to .123 on breast.
@@ -68,19 +68,28 @@ def explains_most(objective, rows):
     return objective > _EXPLAINED * log_density_of_frequencies(rows)[0].item()
 
 
+def has_several_lengths(kernel, rows):
+    """Return whether rows are dense, and a kernel has a length scale for each of several features.
+
+    The answer is the same on all ranks, of which one with few rows may have made them dense.
+    """
+    d = rows.X.shape[1]
+    has_lengths = d > 1 and len(lengths_by_feature(kernel, d)) > 0
+    return has_lengths and not any(gather(isinstance(rows.X, CSRRows)))
+
+
 def shortened(kernel, theta, rows, sites, scale, lengths=SHORT_LENGTHS):
     """Return theta with one or two length scales shortened, or None, see `SiteEvidence.shortened`.
 
     ``kernel`` is the initial one, ``sites`` are the precisions and linear terms of the rows,
     ``scale`` (d,) has the standard deviations of the features, and ``lengths`` are in units of
-    them. Sparse rows give None, as do kernels without a length scale of each of several features.
+    them. None is returned too if `has_several_lengths` is false.
     """
+    if not has_several_lengths(kernel, rows):
+        return None
     d, bounds = rows.X.shape[1], theta_bounds(kernel, rows.device)
     places = torch.as_tensor(lengths_by_feature(kernel, d), device=rows.device)
-    # A rank with few rows may have made them dense.
-    if d == 1 or not len(places) or any(gather(isinstance(rows.X, CSRRows))):
-        return None
-    n_rows = min(_ROWS, math.isqrt(_DISTANCES // d))
+    n_rows = min(N_ROWS, math.isqrt(_DISTANCES // d))
     index = torch.as_tensor(rows.spaced(n_rows), device=rows.device)
     sites = (part.double()[index] for part in rows.collect(*sites))
     evidence = SiteEvidence(torch_kernel(kernel), rows.points(index), *sites)

@@ -69,4 +69,6 @@ def has_stabilized(
 
 def _agreement(one, other):
     """Return Cohen's kappa, or 0 where it is undefined, since both predict one label only."""
-    return 0.0 if len(np.unique([one, other])) == 1 else cohen_kappa_score(one, other)
+    if (one == other).all():
+        return 1.0 if (one != one[:1]).any() else 0.0
+    return cohen_kappa_score(one, other)

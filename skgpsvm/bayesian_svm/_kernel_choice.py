@@ -9,7 +9,7 @@ from .._calibration import Calibration, is_significant_gain
 from .._data import MAX_MEAN_WEIGHT
 from .._fitting import Stage, State
 from .._hinge_sites import ContrastSites
-from .._hyperparameters.short_lengths import explains_most, shortened
+from .._hyperparameters.short_lengths import explains_most, has_several_lengths, shortened
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
@@ -84,6 +84,11 @@ class LeaveOneOutChoice:
         ascent, state = self._fit(theta, start)
         left_out = leave_one_out(ascent, state, self.rows.spaced(_SCORED_ROWS))
         return self.calibration.updated(*left_out).loss, ascent.sites(state)
+
+    def sites(self, theta):
+        """Return the sites of a fit at ``theta``."""
+        ascent, state = self._fit(theta)
+        return ascent.sites(state)
 
     def log_losses(self, theta, index, start=None):
         """Return weighted leave-one-out log losses of some rows, calibrated on them, nats."""
@@ -268,8 +273,9 @@ def chosen_kernel(sparse, model):
     first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the ELBO on two
     thirds of at most 6000 rows, alternating with the posterior and with the inducing points
     (type-II maximum likelihood, without a prior). Only their ratios are used (`with_ratios_of`), as
-    the objective is no evidence. If they lower the loss of the remaining third, a second search
-    moves them together. They are kept if the gain there is then significant.
+    the objective is no evidence. Those of one feature or two are then shortened, as long as that
+    clearly lowers the loss of the remaining third. If that loss is lower, a second search moves
+    them together. They are kept if the gain there is then significant.
 
     The kernel of a warm start is where a search has ended, so that the first one comes last, and
     only if the ratios stay.
@@ -324,24 +330,44 @@ def theta_of_ratios(sparse, few, more, best, Z):
 
     tied = log_losses(best.theta, best)
 
-    def gains(theta, state):
+    def gains_of(theta, state=best):
         return tied - log_losses(theta, state)
 
     free = training.maximize_elbo(problem, best.theta, seed, steps)
     free = with_ratios_of(free, best.theta, few.directions).clamp(*few.bounds.T)
-    gain = gains(free, best).sum()
-    short = free if gain > 0 else best.theta
-    n_searches = 0 if explains_most(-best.loss, few.rows) else _MAX_SHORTENED
-    for _ in range(n_searches):
-        sites = training.solve(short)[1]
-        short = shortened(training.initial_kernel, short, training.rows, sites, problem.scale)
-        if short is None or (gain_of_short := gains(short, best).sum()) <= gain:
-            break
-        free, gain = short, gain_of_short
-    if gain <= 0:
+    gain = gains_of(free)
+    if gain.sum() <= 0:
+        free, gain = best.theta, torch.zeros_like(gain)
+    if not explains_most(-best.loss, few.rows):
+        free, gain = with_short_lengths(training, free, gain, gains_of, problem.scale)
+    if gain.sum() <= 0:
         return None
     state = few.search(problem, "kernel of these", ParabolicSearch(few).init(free))
-    return state.theta if is_significant_gain(gains(state.theta, state)) else None
+    return state.theta if is_significant_gain(gains_of(state.theta, state)) else None
+
+
+def with_short_lengths(training, theta, gain, gains_of, scale):
+    """Return theta with the length scales of one feature or two shortened, and its gains of rows.
+
+    It is returned as it is, unless the gains are significantly higher. ``training`` is the choice
+    on the training rows, ``gain`` (n,) are the gains at theta of the n other rows, and ``gains_of``
+    takes a theta.
+    """
+    if not has_several_lengths(training.initial_kernel, training.rows):
+        return theta, gain
+    for _ in range(_MAX_SHORTENED):
+        sites = training.sites(theta)
+        short = shortened(training.initial_kernel, theta, training.rows, sites, scale)
+        if short is None:
+            break
+        try:
+            found = gains_of(short)
+        except NotPositiveDefiniteError:
+            break
+        if not is_significant_gain(found - gain):
+            break
+        theta, gain = short, found
+    return theta, gain
 
 
 def of_largest_classes(hinge, rows, n_classes):

@@ -174,7 +174,7 @@ class RelevanceSweeps(Stage):
     far, which cannot lower it (Wipf and Nagarajan, 2008). The bound thus never falls, except for
     the contribution of pruned functions. Two classes have the expected quadratic of their
     likelihood instead of a quadratic bound, see `ExpectedQuadratic`. If a sweep overshoots, the
-    sums over rows move half as far as well, and less if it still falls by more than a nat.
+    sums over rows move half as far as well, and less if the ELBO still falls clearly.
     """
 
     def __init__(self, sites, kernel, rows, *, mean_field, threshold, tol, noise_bounds=None):
@@ -207,10 +207,14 @@ class RelevanceSweeps(Stage):
         self._sweep(state, precisions)
         if state.objective < before.objective and not (self._mean_field and self._is_bound()):
             self._sweep_partly(state, before, precisions, 0.5)
-        for share in () if self._is_bound() else _SHARES:
-            if state.objective >= before.objective - little:
-                break
-            self._sweep_partly(state, before, precisions, share)
+        if not self._is_bound():
+            for share in _SHARES:
+                if state.objective >= before.objective - little:
+                    break
+                self._sweep_partly(state, before, precisions, share)
+            else:
+                if state.objective < before.objective:
+                    state.restore(before.as_dict())
         state.change = abs(state.objective - before.objective)
         state.n_pruned = before.precisions.shape[1] - state.precisions.shape[1]
 
