@@ -974,6 +974,15 @@ def test_warm_start_that_learns_no_kernel_keeps_the_learned_one(estimator):
 
 
 @with_learned_kernels
+def test_warm_start_that_begins_to_learn_starts_anew(estimator):
+    model = clone(estimator).set_params(warm_start=True, random_state=0, optimizer=None)
+    X, y = waves_and_labels(model, 40)
+    cold = clone(model).set_params(optimizer="auto").fit(X, y)
+    model.fit(X, y).set_params(optimizer="auto").fit(X, y)
+    assert_all_equal(*(each.latent_mean_and_variance(X) for each in (model, cold)))
+
+
+@with_learned_kernels
 def test_warm_start_without_learning_starts_anew_once_rows_have_grown(estimator):
     model = clone(estimator).set_params(warm_start=True, random_state=0, optimizer=None)
     X, y = waves_and_labels(model, 90)

@@ -100,8 +100,8 @@ def _run(estimator, data, previous, streamed=False):
     if previous and not streamed:
         scaler = getattr(estimator, "_scaler", None)
         has_other_units = scaler is not None and _has_other_units(fit_scaler(), scaler)
-        has_grown = _has_grown(estimator, weights)
-        if has_grown or has_other_units or estimator._starts_anew(targets, weights):
+        learns_anew = _has_grown(estimator, weights) or _begins_to_learn(estimator)
+        if learns_anew or has_other_units or estimator._starts_anew(targets, weights):
             estimator._forget()
             return _run(estimator, data, None)
     targets_of_models = estimator._one_vs_rest_targets(targets)
@@ -152,6 +152,12 @@ def _has_grown(estimator, weights):
     weight, _ = _learning_of(estimator)
     total = sum(gather(float(weights.sum())))
     return total > _MAX_GROWTH * weight and not _keeps_learned(estimator)
+
+
+def _begins_to_learn(estimator):
+    """Return whether a fit is to learn a kernel, but the last one did not."""
+    last = estimator._fitted_parameters.get("optimizer", "auto")
+    return last is None and estimator.optimizer is not None
 
 
 def _keeps_learned(estimator):
