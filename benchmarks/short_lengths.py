@@ -1,9 +1,9 @@
 """Effects of one or two of several features, and real sets, with and without short length scales.
 
 Two tables have divergences from the true probabilities of generated effects and log losses of real
-sets, two more the errors of regressions and their negative log densities. Each
-model is fitted with the search and with the search switched off. It takes some minutes. Run
-``python -m benchmarks.short_lengths [--use development]``.
+sets, two more the errors of regressions and their negative log densities. Each model is fitted with
+the search and with the search switched off. Seconds of generated effects are those of one draw. It
+takes half an hour. Run ``python -m benchmarks.short_lengths [--use development]``.
 """
 
 import argparse
@@ -48,9 +48,7 @@ EFFECTS = {
     "x - z / 2": (lambda X: X[:, 0] - X[:, 1] / 2, 8, 300),
     "none": (lambda X: 0 * X[:, 0], 8, 300),
 }
-
-
-# The same of regressions, whose noise hides less.
+# Functions of regressions may vary more quickly, since noise hides less than labels do.
 SHORTER_EFFECTS = {
     "sin 10x + z": (lambda X: np.sin(10 * X[:, 0]) + X[:, 1], 4, 1000),
     "sin 5x + z": (lambda X: np.sin(5 * X[:, 0]) + X[:, 1], 6, 1000),
@@ -141,7 +139,7 @@ def table(found, models, title, first):
 
 
 def main():
-    """Print the losses of each classifier with and without the search."""
+    """Print the losses of each model with and without the search."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--use", choices=["development", "evaluation"], default="evaluation")
     options = parser.parse_args()

@@ -235,5 +235,5 @@ def test_given_periods_stay_if_more_rows_prefer_them():
     kernel = 1.0 * ExpSineSquared(periodicity=1.0) + 1.0 * ExpSineSquared(periodicity=7.0)
     model = SVGPRegressor(kernel, mean="linear", random_state=0).fit(days[:, None], y)
     periods = np.exp(model.kernel_.theta[[2, 5]])
-    # 128 rows tell of a second period of 132 days.
+    # 128 rows tell of a second period of 166 days.
     assert_allclose(periods, [1, 7], rtol=0.02)

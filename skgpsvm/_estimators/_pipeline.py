@@ -161,7 +161,7 @@ def _begins_to_learn(estimator):
 
 
 def _keeps_learned(estimator):
-    """Return whether a fit would learn no kernel, but an earlier one has learned its own."""
+    """Return whether a fit learns no kernel, and keeps the one that an earlier fit has learned."""
     learned_by = _learning_of(estimator)[1].get("optimizer")
     return getattr(estimator, "optimizer", "auto") is None and learned_by is not None
 

@@ -339,14 +339,14 @@ def theta_of_ratios(sparse, few, more, best, Z):
     if gain.sum() <= 0:
         free, gain = best.theta, torch.zeros_like(gain)
     if not explains_most(-best.loss, few.rows):
-        free, gain = with_short_lengths(training, free, gain, gains_of, problem.scale)
+        free, gain = with_lengths_that_gain(training, free, gain, gains_of, problem.scale)
     if gain.sum() <= 0:
         return None
     state = few.search(problem, "kernel of these", ParabolicSearch(few).init(free))
     return state.theta if is_significant_gain(gains_of(state.theta, state)) else None
 
 
-def with_short_lengths(training, theta, gain, gains_of, scale):
+def with_lengths_that_gain(training, theta, gain, gains_of, scale):
     """Return theta with the length scales of one feature or two shortened, and its gains of rows.
 
     It is returned as it is, unless the gains are significantly higher. ``training`` is the choice

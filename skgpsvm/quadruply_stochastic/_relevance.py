@@ -26,8 +26,8 @@ _PER_WEIGHT_CHANGE = 1.0
 # The same limit, as a multiple of the least change, if that is higher: with many rows.
 _PER_WEIGHT_FACTOR = 10.0
 _MIN_SHARE = 1e-14
-# Shares of a sweep of two classes that are tried where half of one still overshoots.
-_SHARES = 0.25, 0.125, 0.0625, 0.03125
+# Shares of a sweep that are tried in turn where it lowers the objective.
+_SHARES = 0.5, 0.25, 0.125, 0.0625, 0.03125
 
 
 class BiasedDictionary(Dictionary):
@@ -205,16 +205,16 @@ class RelevanceSweeps(Stage):
         state.per_weight = state.per_weight or state.change < little
         precisions = self._precisions(state)
         self._sweep(state, precisions)
-        if state.objective < before.objective and not (self._mean_field and self._is_bound()):
-            self._sweep_partly(state, before, precisions, 0.5)
-        if not self._is_bound():
-            for share in _SHARES:
-                if state.objective >= before.objective - little:
-                    break
-                self._sweep_partly(state, before, precisions, share)
-            else:
-                if state.objective < before.objective:
-                    state.restore(before.as_dict())
+        shares, allowed = _SHARES, 0.0
+        if self._is_bound():  # half a sweep cannot lower it
+            shares = () if self._mean_field else _SHARES[:1]
+        for share in shares:
+            if state.objective >= before.objective - allowed:
+                break
+            self._sweep_partly(state, before, precisions, share)
+            allowed = little
+        if not self._is_bound() and state.objective < before.objective - little:
+            state.restore(before.as_dict())
         state.change = abs(state.objective - before.objective)
         state.n_pruned = before.precisions.shape[1] - state.precisions.shape[1]
 
