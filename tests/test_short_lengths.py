@@ -74,6 +74,17 @@ def test_regressors_find_waves_beside_a_trend(kind):
     assert np.sqrt(np.mean((mean - f[1000:]) ** 2)) < 0.15
 
 
+@pytest.mark.parametrize("kind", [SVGPRegressor, DecoupledGPRegressor])
+def test_a_wave_of_one_of_several_outputs_is_found(kind):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (500, 3))
+    F = np.column_stack([np.sin(2 * X[:, 0]), np.sin(6 * X[:, 2])])
+    Y = F + 0.1 * rng.normal(size=F.shape)
+    mean = kind(random_state=0).fit(X[:200], Y[:200]).predict(X[200:])
+    # With the length scales that suit the first output alone, the second has .72.
+    assert np.all(np.sqrt(np.mean((mean - F[200:]) ** 2, 0)) < 0.15)
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier])
 def test_checkpoint_changes_nothing_where_the_search_succeeds(kind, tmp_path):

@@ -109,6 +109,15 @@ def test_every_way_learns_a_function(likelihood, solver):
     assert 0.1**2 < model.noise_variance_ < 0.45**2
 
 
+def test_one_batch_of_gradient_steps_goes_on_from_the_best_posterior():
+    # The first step moves the hyperparameters, for which the best means then are others.
+    X, y = waves(150, noise=0.2)
+    model = SVGPRegressor(solver="gradient", n_inducing=24, random_state=0).fit(X, y)
+    X_new, truth = waves(200, seed=1, noise=0.0)
+    assert model.n_iter_ > 5
+    assert np.sqrt(np.mean((model.predict(X_new) - truth) ** 2)) < 0.2
+
+
 def test_learning_finds_the_noise_and_the_features_that_matter():
     X, y = waves(400, noise=0.3)
     # The default kernel has a prior, which the curve would include.

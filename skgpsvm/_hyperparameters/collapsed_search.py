@@ -200,15 +200,25 @@ class CollapsedSearch:
         return state
 
     def _with_short_lengths(self, point):
-        """Return the point with one or two length scales far shorter; None if none is missing."""
+        """Return the point with one or two length scales far shorter; None if none is missing.
+
+        Outputs share the length scales. One that is lost gains less than the others would lose, so
+        that the noisiest output is asked alone if all together want no change.
+        """
         if not has_several_lengths(self.start.kernel, self._rows):
             return None
         rows = self._subset(N_ROWS, gathered=True)
         targets, known = observations(rows.targets.double())
         variances = point.noise.exp() if known is None else point.noise.exp() + known
         precision = (rows.weights.double()[:, None] / variances).expand_as(targets)
-        sites, scale = (precision, precision * targets), self._free.scale
-        theta = shortened(self.start.kernel, point.theta, rows, sites, scale, _SHORT_LENGTHS)
+        sites = precision, precision * targets
+        of_rows, tried = (self.start.kernel, point.theta, rows), (self._free.scale, _SHORT_LENGTHS)
+        theta = shortened(*of_rows, sites, *tried)
+        if theta is None and targets.shape[1] > 1:
+            noisiest = [int(point.noise.argmax())]
+            theta = shortened(*of_rows, [part[:, noisiest] for part in sites], *tried)
+            # The others need the length scales that are shorter already.
+            theta = None if theta is None else theta.minimum(point.theta)
         return None if theta is None else point._replace(theta=theta)
 
     def _with_shorter_lengths(self, point):

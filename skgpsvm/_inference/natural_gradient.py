@@ -321,10 +321,11 @@ class GradientInference(_Inference):
 
     def step(self, state):
         """Take one epoch; the objective is the mean of its estimates of the ELBO."""
-        before = state.mean
+        before, is_first = state.mean, not state.adam
         self.generator.set_state(state.generator)
         batches = self._minibatches(self.batch_size or _EPOCH_ROWS)
         state.objective = self.adam.run(state, batches)
         state.generator = self.generator.get_state()
         state.root = upper_root(state.raw_root)
-        state.change = relative_change(state.mean, before)
+        # A first step of one batch moves hyperparameters alone if the means were the best for them.
+        state.change = math.inf if is_first else relative_change(state.mean, before)
