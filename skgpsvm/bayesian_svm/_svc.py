@@ -303,7 +303,7 @@ class BayesianSVC(GPClassifier):
         scales = calibration.temperature, calibration.spread, calibration.intercept.numpy()
         probabilities = pseudo_likelihood_probabilities(self.probability, *scales)
         mean, var, targets, weights = at_most_left_out(mean, var, targets, weights)
-        log_p = probabilities.of_moments(mean, probabilities.spread * var).log_p
+        log_p = probabilities.of_moments(mean, var).log_p
         return {
             **sparse_attributes(self, models),
             "_left_out": self._scores(log_p, targets, weights, streamed),

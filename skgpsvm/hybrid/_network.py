@@ -201,7 +201,7 @@ class Predictor(nn.Module):
 
 def log_probabilities(probabilities, mean, var):
     """Return logits (b, n_classes) of `ClassProbabilities` at latent means and variances (b, c)."""
-    return probabilities.of_moments(mean, probabilities.spread * var).log_p
+    return probabilities.of_moments(mean, var).log_p
 
 
 def in_units_of_y(shift, scale, mean, var):
