@@ -33,12 +33,6 @@ from ._inputs import warn_of_weights
 from ._pipeline import fit_models, has_partial_fit, stream
 
 
-def at_most_left_out(*parts):
-    """Return the tensors (n, ...) at 3,000 evenly spaced rows, or at all if there are fewer."""
-    spaced = evenly_spaced(len(parts[0]), MAX_LEFT_OUT)
-    return tuple(part[spaced.to(part.device)] for part in parts)
-
-
 class GPClassifier(ClassifierMixin, GPEstimator):
     """Base of classifiers: labels, class weights and class probabilities.
 
@@ -283,7 +277,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
         They are those without class weights, which may change between calls.
         """
-        found = LeftOut.of_classes(*at_most_left_out(log_p, targets, weights))
+        spaced = evenly_spaced(len(log_p), MAX_LEFT_OUT)
+        parts = (part[spaced.to(part.device)] for part in (log_p, targets, weights))
+        found = LeftOut.of_classes(*parts)
         return self._left_out.joined(found) if streamed and self._left_out else found
 
     def _latent_spread(self):

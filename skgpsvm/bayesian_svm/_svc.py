@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Kernel
 
 from .. import solvers
 from .._calibration import Calibration
-from .._estimators import GPClassifier, at_most_left_out
+from .._estimators import GPClassifier
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel, with_one_unit
 from .._inference.leave_one_out import leave_one_out
@@ -302,7 +302,6 @@ class BayesianSVC(GPClassifier):
         calibration = earlier.updated(mean, var, targets, weights)
         scales = calibration.temperature, calibration.spread, calibration.intercept.numpy()
         probabilities = pseudo_likelihood_probabilities(self.probability, *scales)
-        mean, var, targets, weights = at_most_left_out(mean, var, targets, weights)
         log_p = probabilities.of_moments(mean, var).log_p
         return {
             **sparse_attributes(self, models),
