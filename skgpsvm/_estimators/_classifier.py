@@ -221,19 +221,16 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
-        n_classes, tempering = len(self.classes_), self._tempering
-        tempered_by = tempering.power, tempering.log_frequencies
-        return LikelihoodProbabilities(self._fitted_likelihood(), n_classes, *tempered_by)
+        if self._likelihood == "ordinal":
+            likelihood = Ordinal(self.thresholds_)
+        else:
+            likelihood = self._sites_of(self._likelihood).likelihood
+        tempered_by = self._tempering.power, self._tempering.log_frequencies
+        return LikelihoodProbabilities(likelihood, len(self.classes_), *tempered_by)
 
     def _weighted_probabilities(self):
         """Return the `ClassProbabilities` of predictions, which follow ``class_weight``."""
         return weighted_probabilities(self._class_probabilities(), self.class_weight_)
-
-    def _fitted_likelihood(self):
-        """Return the likelihood of the fitted model."""
-        if self._likelihood == "ordinal":
-            return Ordinal(self.thresholds_)
-        return self._sites_of(self._likelihood).likelihood
 
     def _likelihood_attributes(self, parameters):
         """Return the fitted attributes of the likelihood's parameters, a tensor (k,), as a dict."""
