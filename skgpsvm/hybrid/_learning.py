@@ -89,7 +89,7 @@ class JointTraining(Stage):
 
         The objective is NaN if a weight is no longer finite.
         """
-        self.at(state)
+        self.at(state.weights)
         groups = self._groups()
         memory = state.adam or [None] * len(groups)
         before = state.weights
@@ -129,21 +129,12 @@ class JointTraining(Stage):
         finite = all(value.isfinite().all() for value in state.weights.values())
         state.objective = (total / len(batches)).item() if finite else math.nan
 
-    def at(self, state):
-        """Return the network with the weights of a state, in evaluation mode."""
-        self.network.load_state_dict(state.weights)
-        return self.network.eval()
-
-    def best(self, state):
-        """Return the network with the best weights with early stopping, else of the last epoch."""
-        weights = state.weights if state.best_weights is None else state.best_weights
+    def at(self, weights):
+        """Return the network with some weights, in evaluation mode."""
         self.network.load_state_dict(weights)
         return self.network.eval()
 
     def converged(self, state):
-        """Return whether early stopping ends the training."""
-        if self.validation_losses is None:
-            return False
         return state.n_worse >= self.patience
 
     def _validate(self, state):
