@@ -36,16 +36,6 @@ class EPState(SparseState):
         return {"precision": self.precision, "shift": self.shift}
 
 
-class _Chunk(NamedTuple):
-    """Some rows: their slice of all rows, inputs, copies, and features."""
-
-    index: slice
-    X: torch.Tensor
-    copies: torch.Tensor
-    A: torch.Tensor
-    residual: torch.Tensor
-
-
 class _Marginals(NamedTuple):
     """Posterior moments of the feature combinations of rows, and residual variances, (n,)."""
 
@@ -144,13 +134,13 @@ class Propagation:
         return WhitenedBasis(self.kernel, theta, Z, self.jitter)
 
     def _chunks(self, state):
-        """Yield all rows in chunks, with their features at a state."""
+        """Yield chunks of all rows: their slice, X, copies, and features with residuals."""
         self.basis(state)
         start = 0
         for X, _, _, A, residual in self._passes():
             index = slice(start, start + len(X))
             start = index.stop
-            yield _Chunk(index, X, self._copies[index], A, residual.double())
+            yield index, X, self._copies[index], A, residual.double()
 
     def _powers(self, index):
         return None if self._power is None else self._power[index]
