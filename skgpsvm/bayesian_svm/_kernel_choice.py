@@ -183,7 +183,6 @@ class ParabolicSearch(Stage):
         self._choice = choice
 
     def init(self, theta):
-        """Return the state at ``theta``."""
         loss, (precision, linear) = self._choice.solve(theta)
         place = [0.0] * len(self._choice.directions)
         return SearchState(
@@ -222,7 +221,6 @@ class ParabolicSearch(Stage):
         state.objective = -state.loss
 
     def converged(self, state):
-        """Return whether the last round moved the best place by less than a step."""
         return state.ended
 
     def _loss(self, state, place):
@@ -297,10 +295,8 @@ def chosen_kernel(sparse, model):
     if problem.start is None:
         best = few.search(problem, "kernel", best)
     theta = theta_of_ratios(sparse, few, more, best, Z)
-    if theta is None and problem.start is None:
-        theta = best.theta
-    elif theta is None:
-        theta = few.search(problem, "kernel", best).theta
+    if theta is None:
+        theta = (best if problem.start is None else few.search(problem, "kernel", best)).theta
     if more is not few:
         state = ParabolicSearch(more).init(theta)
         theta = more.search(problem, "kernel, more rows", state, rounds=_REFINEMENT_ROUNDS).theta
