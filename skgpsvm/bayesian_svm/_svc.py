@@ -260,15 +260,15 @@ class BayesianSVC(GPClassifier):
 
     def _fit_model(self, problem):
         learns = self._optimizer() == "adam"
-        kernel, alternatives = self._start_kernel(problem.scaler), ()
-        one_unit = with_one_unit(problem.scaler)
-        if self.kernel is None and problem.start is None and one_unit is not None:
-            alternatives = ({"one unit": lambda kernel: self._start_kernel(one_unit)},)
-        sparse = SparseProblem.of(self, problem, kernel, learns=learns, alternatives=alternatives)
+        kernel = self._start_kernel(problem.scaler)
+        sparse = SparseProblem.of(self, problem, kernel, learns=learns)
         sparse = replace(sparse, tol=self._tolerance(problem.rows))
         model = problem.start or sparse.initial_model()
         if problem.learns and self._optimizer() == "leave_one_out" and model.kernel.n_dims:
-            model = replace(model, kernel=chosen_kernel(sparse, model))
+            one_unit, other = with_one_unit(problem.scaler), None
+            if self.kernel is None and problem.start is None and one_unit is not None:
+                other = self._start_kernel(one_unit)
+            model = replace(model, kernel=chosen_kernel(sparse, model, other))
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)
         method = GradientInference if by_gradient else CoordinateInference
