@@ -37,16 +37,12 @@ class TrainingState(State):
 
 
 class JointTraining(Stage):
-    r"""Stage that trains all parameters by Adam, one epoch per step, at rates that decay to zero.
+    """Stage that trains all parameters by Adam, one epoch per step.
 
-    The learning rates follow a cosine over ``max_iter`` epochs.
-
-    ``bounds`` has the lower and upper bounds of ``theta`` and ``noise``. ``learning_rate`` is that
-    of the extractor at first; that of the head is ten times higher. ``augmentation`` takes a batch
-    (b, \*row_shape) and returns one of the same shape. For early stopping, ``validation_losses``
-    takes the network and returns a list. The weights with the lowest first loss are kept, the
-    initial ones or those after an epoch. Training ends after ``patience`` successive epochs in
-    which no loss fell.
+    The learning rates follow a cosine over ``max_iter`` epochs, from ``learning_rate`` of the
+    extractor and ten times as much of the head to zero. For early stopping, ``validation_losses``
+    takes the network and returns a list. The weights with the lowest first loss are kept, and
+    training ends after ``patience`` successive epochs in which no loss fell.
 
     Where ranks share the rows, each has its share of every minibatch, and takes steps by the sum of
     all gradients. Source: Wistuba and Rawat (2018), section 3.4.
