@@ -70,13 +70,13 @@ class Propagation:
         self._power = weights.clamp_max(1) if (weights < 1).any() else None
         self._basis_parameters, self._basis, self._passes = None, None, None
 
-    def init(self, theta, Z, moments=None):
-        """Return the state without sites, whose posterior is the prior or has given moments."""
+    def init(self, theta, Z):
+        """Return the state without sites, whose posterior is the prior."""
         options = {"dtype": torch.float64, "device": self.rows.device}
         p = self._basis_at(theta, Z).size
         sites, site_gram = torch.zeros(2, len(self.rows), **options), torch.zeros(p, p, **options)
         linear = (site_gram.new_zeros(p) if self._prior is None else self._prior[1])[None]
-        mean, root = moments or self._posterior_moments(site_gram, linear)
+        mean, root = self._posterior_moments(site_gram, linear)
         return EPState(
             theta=theta,
             Z=Z,
@@ -98,21 +98,20 @@ class Propagation:
         second removes the site that the first found, unless that has more than half of the
         posterior's precision. The sites are close to converged where most rows are the same.
         """
+        state = self.init(start["theta"], start["Z"])
         if "precision" in start:
-            state = self.init(start["theta"], start["Z"])
             state.precision, state.shift = start["precision"], start["shift"]
-            self.refresh(state)
+        elif "mean" in start:
+            state.mean, state.root = start["mean"], start["root"]
+            marginals = self.marginals(state)
+            first = self._updated(state, marginals)
+            is_part = first.precision * marginals.var < _MAX_SHARE
+            state.precision, state.shift = first.precision * is_part, first.shift * is_part
+            second = self._updated(state, marginals)
+            state.precision = torch.where(is_part, second.precision, first.precision)
+            state.shift = torch.where(is_part, second.shift, first.shift)
+        else:
             return state
-        if "mean" not in start:
-            return self.init(start["theta"], start["Z"])
-        state = self.init(start["theta"], start["Z"], (start["mean"], start["root"]))
-        marginals = self.marginals(state)
-        first = self._updated(state, marginals)
-        is_part = first.precision * marginals.var < _MAX_SHARE
-        state.precision, state.shift = first.precision * is_part, first.shift * is_part
-        second = self._updated(state, marginals)
-        state.precision = torch.where(is_part, second.precision, first.precision)
-        state.shift = torch.where(is_part, second.shift, first.shift)
         self.refresh(state)
         return state
 
