@@ -172,7 +172,7 @@ class JointTraining(Stage):
         groups, rate = {}, self.learning_rate
         for parameter in self.network.features.parameters():
             groups.setdefault((parameter.dtype, rate), []).append(parameter)
-        for parameter in self.network.head():
+        for parameter in self.network.parameters(recurse=False):  # of the head
             groups.setdefault((parameter.dtype, _HEAD_RATE * rate), []).append(parameter)
         return [(parameters, rate) for (_, rate), parameters in groups.items()]
 

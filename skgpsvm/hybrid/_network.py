@@ -144,10 +144,6 @@ class HybridNetwork(nn.Module):
         for name in HEAD:
             self.register_parameter(name, nn.Parameter(head[name].double()))
 
-    def head(self):
-        """Return all parameters except those of the extractor."""
-        return [getattr(self, name) for name in HEAD]
-
     def posterior(self):
         """Return the posterior of the latents as functions of the features."""
         basis = WhitenedBasis(self.kernel, self.theta, self.Z)
