@@ -199,18 +199,14 @@ class Propagation:
             parts.append(ep_updates(*(part[index] for part in given), self._powers(index)))
         return SiteUpdate(*map(torch.cat, zip(*parts, strict=True)))
 
-    def move_sites(self, state, update, damping):
-        """Move the sites of a state by the share ``damping`` of the way to an update."""
-        state.precision = torch.lerp(state.precision, update.precision, damping)
-        state.shift = torch.lerp(state.shift, update.shift, damping)
-
     def step_sites(self, state, update):
         """Move the sites of a state towards an update, less far if successive moves turn back."""
         move = torch.cat([update.precision - state.precision, update.shift - state.shift])
         along, size = self.rows.sum(move @ state.last_move, state.last_move @ state.last_move)
         if along < -_UNDONE * size:
             state.damping = max(_DAMPING_FACTOR * state.damping, _MIN_DAMPING)
-        self.move_sites(state, update, state.damping)
+        state.precision = torch.lerp(state.precision, update.precision, state.damping)
+        state.shift = torch.lerp(state.shift, update.shift, state.damping)
         state.last_move = move
 
     def minibatch(self, state, index, old, basis, n_batches):
