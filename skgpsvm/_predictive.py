@@ -140,9 +140,9 @@ class Predictive(NamedTuple):
 
 
 class ClassProbabilities(ABC):
-    """Map from latent functions, their variances times ``spread``, to class probabilities."""
+    """Map from latent functions to class probabilities."""
 
-    spread = 1.0
+    spread = 1.0  # factor of the latent variances, which `of_moments` applies
 
     @abstractmethod
     def of_moments(self, mean, var):
@@ -189,7 +189,7 @@ class CalibratedProbabilities(ClassProbabilities):
 
     def of_moments(self, mean, var):
         intercept = mean.new_tensor(self._intercept)
-        return _of_scores(calibrated_scores(mean, var, self._temperature, intercept))
+        return _of_scores(calibrated_scores(mean, self.spread * var, self._temperature, intercept))
 
     def of_latents(self, latents):
         return softmax(one_per_class(self._temperature * latents + self._intercept), axis=-1)
@@ -215,7 +215,6 @@ class WeightedProbabilities(ClassProbabilities):
 
     def __init__(self, probabilities, class_weight):
         self._probabilities, self._class_weight = probabilities, class_weight
-        self.spread = probabilities.spread
 
     def of_moments(self, mean, var):
         log_p = self._probabilities.of_moments(mean, var).log_p

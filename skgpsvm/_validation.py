@@ -143,15 +143,23 @@ def check_numeric(targets):
             f"y has dates or times ({values.dtype}). Convert them to numbers in a unit of your "
             "choice, such as days by (y - y.min()) / np.timedelta64(1, 'D')."
         )
-    strings = values.ravel() if values.dtype.kind in "OU" else ()
-    for value in (str(value) for value in strings if isinstance(value, str)):
-        try:
-            float(value)
-        except ValueError as error:
-            raise ValueError(
-                f"y has {value!r}, which is not a number. A regressor needs numbers; labels are "
-                "for a classifier, such as SVGPClassifier."
-            ) from error
+    odd = next(filter(is_text, values.flat if values.dtype.kind in "OU" else ()), None)
+    if odd is not None:
+        raise ValueError(
+            f"y has {str(odd)!r}, which is not a number. A regressor needs numbers; labels are "
+            "for a classifier, such as SVGPClassifier."
+        )
+
+
+def is_text(value):
+    """Return whether a value is a string that is no number."""
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def check_weights(sample_weight, X):

@@ -78,7 +78,7 @@ def test_probabilities_are_class_frequencies_where_latents_say_nothing(c):
     probabilities = CalibratedProbabilities(
         found.temperature, found.spread, found.intercept.numpy()
     )
-    p = probabilities.of_moments(mean, found.spread * rows[1]).p.numpy()
+    p = probabilities.of_moments(*rows[:2]).p.numpy()
     # The lowest temperature is 0.05, and 10,000 rows have a slope by chance.
     assert np.abs(p - frequencies).mean() < 0.02
     entropy = -(frequencies * np.log(frequencies)).sum()

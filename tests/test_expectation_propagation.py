@@ -82,7 +82,9 @@ def case(name, weights=None):
 def swept(propagation, state, damping, n_sweeps):
     """Return a state after damped updates, and the next update."""
     for _ in range(n_sweeps):
-        propagation.move_sites(state, propagation.site_update(state), damping)
+        # Without a last move, the damping stays.
+        state.damping, state.last_move = damping, torch.zeros_like(state.last_move)
+        propagation.step_sites(state, propagation.site_update(state))
         propagation.refresh(state)
     return state, propagation.site_update(state)
 

@@ -1,7 +1,7 @@
 """The boundary between scikit-learn and torch: base classes of all estimators."""
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
-from ._classifier import GPClassifier, at_most_left_out
+from ._classifier import GPClassifier
 from ._evidence import EvidenceMixin, evidence_at
 from ._inputs import date_error, is_date, validated
 from ._pipeline import fit_models, stream
@@ -14,7 +14,6 @@ __all__ = [
     "GPEstimator",
     "GPRegressor",
     "all_or_nothing",
-    "at_most_left_out",
     "date_error",
     "evidence_at",
     "fit_models",

@@ -245,22 +245,20 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         return 1.0
 
     @isolated()
-    def _map_moments(self, function, X, spread=None, moments="predictive"):
+    def _map_moments(self, function, X, moments="predictive"):
         """Apply a function of latent means and variances (b, c) to chunks of rows of ``X``.
 
-        Variances are multiplied by ``spread``, which is `_latent_spread` by default. ``moments``
-        is the name of a method of `Posterior`.
+        ``moments`` is the name of a method of `Posterior`.
         """
-        return self._map_checked(function, self._check_new(X), spread, moments)
+        return self._map_checked(function, self._check_new(X), moments)
 
-    def _map_checked(self, function, X, spread=None, moments="predictive"):
+    def _map_checked(self, function, X, moments="predictive"):
         """Apply `_map_moments` to rows that are already validated."""
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
-        spread = self._latent_spread() if spread is None else spread
 
         def from_rows(chunk):
-            mean, var = zip(*(getattr(p, moments)(chunk) for p in posteriors), strict=True)
-            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
+            found = zip(*(getattr(p, moments)(chunk) for p in posteriors), strict=True)
+            return function(*(torch.cat(part, 1).double() for part in found))
 
         return self._map_rows(from_rows, X)
 
@@ -317,11 +315,11 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
             ``spread_`` multiplies the variance by it, as `predict_proba` does.
         """
         mean, variance = self._latent_moments(X)
-        return self._outputs(mean), self._outputs(variance)
+        return self._outputs(mean), self._outputs(variance * self._latent_spread())
 
-    def _latent_moments(self, X, spread=None, moments="marginals"):
+    def _latent_moments(self, X, moments="marginals"):
         """Return posterior means and variances of the latent functions, (n, c) each."""
-        found = self._map_moments(lambda *parts: torch.cat(parts, 1), X, spread, moments)
+        found = self._map_moments(lambda *parts: torch.cat(parts, 1), X, moments)
         mean, variance = np.split(found, 2, axis=1)
         return mean, variance
 

@@ -33,12 +33,6 @@ from ._inputs import warn_of_weights
 from ._pipeline import fit_models, has_partial_fit, stream
 
 
-def at_most_left_out(*parts):
-    """Return the tensors (n, ...) at 3,000 evenly spaced rows, or at all if there are fewer."""
-    spaced = evenly_spaced(len(parts[0]), MAX_LEFT_OUT)
-    return tuple(part[spaced.to(part.device)] for part in parts)
-
-
 class GPClassifier(ClassifierMixin, GPEstimator):
     """Base of classifiers: labels, class weights and class probabilities.
 
@@ -227,19 +221,16 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
-        n_classes, tempering = len(self.classes_), self._tempering
-        tempered_by = tempering.power, tempering.log_frequencies
-        return LikelihoodProbabilities(self._fitted_likelihood(), n_classes, *tempered_by)
+        if self._likelihood == "ordinal":
+            likelihood = Ordinal(self.thresholds_)
+        else:
+            likelihood = self._sites_of(self._likelihood).likelihood
+        tempered_by = self._tempering.power, self._tempering.log_frequencies
+        return LikelihoodProbabilities(likelihood, len(self.classes_), *tempered_by)
 
     def _weighted_probabilities(self):
         """Return the `ClassProbabilities` of predictions, which follow ``class_weight``."""
         return weighted_probabilities(self._class_probabilities(), self.class_weight_)
-
-    def _fitted_likelihood(self):
-        """Return the likelihood of the fitted model."""
-        if self._likelihood == "ordinal":
-            return Ordinal(self.thresholds_)
-        return self._sites_of(self._likelihood).likelihood
 
     def _likelihood_attributes(self, parameters):
         """Return the fitted attributes of the likelihood's parameters, a tensor (k,), as a dict."""
@@ -283,7 +274,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
         They are those without class weights, which may change between calls.
         """
-        found = LeftOut.of_classes(*at_most_left_out(log_p, targets, weights))
+        spaced = evenly_spaced(len(log_p), MAX_LEFT_OUT)
+        parts = (part[spaced.to(part.device)] for part in (log_p, targets, weights))
+        found = LeftOut.of_classes(*parts)
         return self._left_out.joined(found) if streamed and self._left_out else found
 
     def _latent_spread(self):

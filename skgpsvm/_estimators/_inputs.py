@@ -9,6 +9,7 @@ from .._csr import MAX_DENSE, CSRRows
 from .._distributed import gather
 from .._rows import FLOATS, checked_rows, is_source
 from .._torch_kernels import take_sparse
+from .._validation import is_text
 from ..exceptions import warn
 
 # A mean weight above this, or below its inverse, warns. On a sine of 100 rows with noise of
@@ -112,7 +113,7 @@ def _refuse_odd_columns(estimator, X):
         return
     for name in X.columns if is_table else range(X.shape[1]):
         column = np.asarray(X[name] if is_table else X[:, name])
-        odd = next((value for value in column if _is_text(value)), None)
+        odd = next(filter(is_text, column), None)
         if odd is None:
             continue
         takes = hasattr(estimator, "categorical_features")
@@ -125,17 +126,6 @@ def _refuse_odd_columns(estimator, X):
                 "AdditiveGPRegressor or AdditiveGPClassifier, which take categories."
             )
         )
-
-
-def _is_text(value):
-    """Return whether a value is a string that is no number."""
-    if not isinstance(value, str):
-        return False
-    try:
-        float(value)
-    except ValueError:
-        return True
-    return False
 
 
 def _validated_sparse(estimator, X, reset, **options):

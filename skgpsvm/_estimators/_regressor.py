@@ -264,19 +264,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         parameters = np.broadcast_to(parameters, (self._n_outputs,)).astype(np.float64)
         return target_distribution(self._likelihood, parameters)
 
-    def _latent_moments(self, X, spread=None):
-        return [part[:, : self._n_outputs] for part in self._all_moments(X, spread)]
+    def _latent_moments(self, X):
+        return [part[:, : self._n_outputs] for part in self._all_moments(X)]
 
-    def _all_moments(self, X, spread=None, moments="marginals"):
+    def _all_moments(self, X, moments="marginals"):
         """Return moments (n, c) of all latent functions, those of the outputs in units of y."""
-        mean, variance = super()._latent_moments(X, spread, moments)
+        mean, variance = super()._latent_moments(X, moments)
         variance[:, : self._n_outputs] *= self._y_std**2
         return self._all_in_units(mean), variance
 
     def _moments_for(self, distribution, X):
         """Return `_all_moments` at which the distribution of y keeps constraints of the mean."""
         name = "marginals" if distribution.mean_is_latent else "predictive"
-        return self._all_moments(X, moments=name)
+        return self._all_moments(X, name)
 
     @isolated()
     def _latent_means(self, X):

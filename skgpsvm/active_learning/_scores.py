@@ -147,7 +147,7 @@ def variation_ratio(classifier: BaseEstimator, X: MatrixLike) -> np.ndarray:
     """
     model, X = latent_model(classifier, X, "latent_mean_and_variance")
     if isinstance(model, GPEstimator):
-        mean, var = model._latent_moments(X, spread=1.0)
+        mean, var = model._latent_moments(X)
     else:
         mean, var = _latent_moments(model, X)
     moments = (torch.from_numpy(_of_classes(model, part)) for part in (mean, var))

@@ -183,7 +183,6 @@ class ParabolicSearch(Stage):
         self._choice = choice
 
     def init(self, theta):
-        """Return the state at ``theta``."""
         loss, (precision, linear) = self._choice.solve(theta)
         place = [0.0] * len(self._choice.directions)
         return SearchState(
@@ -222,7 +221,6 @@ class ParabolicSearch(Stage):
         state.objective = -state.loss
 
     def converged(self, state):
-        """Return whether the last round moved the best place by less than a step."""
         return state.ended
 
     def _loss(self, state, place):
@@ -249,27 +247,23 @@ class ParabolicSearch(Stage):
         return loss
 
 
-def with_better_start(choice, alternatives):
-    """Return a choice among hyperparameters of its kernel, or of an alternative's.
+def with_better_start(choice, kernel):
+    """Return a choice among hyperparameters of its kernel, or of another or None.
 
-    The leave-one-out log loss at the start of an alternative, see `SparseProblem`, has to be
-    clearly lower.
+    The leave-one-out log loss at the start of the other has to be clearly lower.
     """
-    if choice.rows.n_rows < _MIN_ROWS_OF_ALTERNATIVES:
+    if kernel is None or choice.rows.n_rows < _MIN_ROWS_OF_ALTERNATIVES:
         return choice
     index = choice.rows.spaced(_SCORED_ROWS)
-    for make in (make for makers in alternatives for make in makers.values()):
-        other = LeaveOneOutChoice(make(choice.initial_kernel), choice.hinge, choice.rows, choice.Z)
-        losses, lower = (start.log_losses(start.start, index) for start in (choice, other))
-        if is_significant_gain(losses - lower, _CLEAR):
-            choice = other
-    return choice
+    other = LeaveOneOutChoice(kernel, choice.hinge, choice.rows, choice.Z)
+    losses, lower = (start.log_losses(start.start, index) for start in (choice, other))
+    return other if is_significant_gain(losses - lower, _CLEAR) else choice
 
 
-def chosen_kernel(sparse, model):
+def chosen_kernel(sparse, model, other=None):
     """Return a kernel with chosen hyperparameters, with ARD length scales tied or free.
 
-    An alternative takes the place of the model's kernel if its start is clearly better. A search
+    Another kernel takes the place of the model's if its start is clearly better. A search
     first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the ELBO on two
     thirds of at most 6000 rows, alternating with the posterior and with the inducing points
     (type-II maximum likelihood, without a prior). Only their ratios are used (`with_ratios_of`), as
@@ -291,16 +285,14 @@ def chosen_kernel(sparse, model):
         some = rows.subset(n_rows, problem.random_state)
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
-    few = with_better_start(choice(model.kernel, *_SEARCH_SIZE), sparse.alternatives)
+    few = with_better_start(choice(model.kernel, *_SEARCH_SIZE), other)
     more = choice(few.initial_kernel, *_REFINEMENT_SIZE) if rows.n_rows > _SEARCH_SIZE[0] else few
     best = ParabolicSearch(few).init(few.start)
     if problem.start is None:
         best = few.search(problem, "kernel", best)
     theta = theta_of_ratios(sparse, few, more, best, Z)
-    if theta is None and problem.start is None:
-        theta = best.theta
-    elif theta is None:
-        theta = few.search(problem, "kernel", best).theta
+    if theta is None:
+        theta = (best if problem.start is None else few.search(problem, "kernel", best)).theta
     if more is not few:
         state = ParabolicSearch(more).init(theta)
         theta = more.search(problem, "kernel, more rows", state, rounds=_REFINEMENT_ROUNDS).theta

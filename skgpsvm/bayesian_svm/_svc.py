@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Kernel
 
 from .. import solvers
 from .._calibration import Calibration
-from .._estimators import GPClassifier, at_most_left_out
+from .._estimators import GPClassifier
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel, with_one_unit
 from .._inference.leave_one_out import leave_one_out
@@ -260,15 +260,15 @@ class BayesianSVC(GPClassifier):
 
     def _fit_model(self, problem):
         learns = self._optimizer() == "adam"
-        kernel, alternatives = self._start_kernel(problem.scaler), ()
-        one_unit = with_one_unit(problem.scaler)
-        if self.kernel is None and problem.start is None and one_unit is not None:
-            alternatives = ({"one unit": lambda kernel: self._start_kernel(one_unit)},)
-        sparse = SparseProblem.of(self, problem, kernel, learns=learns, alternatives=alternatives)
+        kernel = self._start_kernel(problem.scaler)
+        sparse = SparseProblem.of(self, problem, kernel, learns=learns)
         sparse = replace(sparse, tol=self._tolerance(problem.rows))
         model = problem.start or sparse.initial_model()
         if problem.learns and self._optimizer() == "leave_one_out" and model.kernel.n_dims:
-            model = replace(model, kernel=chosen_kernel(sparse, model))
+            one_unit, other = with_one_unit(problem.scaler), None
+            if self.kernel is None and problem.start is None and one_unit is not None:
+                other = self._start_kernel(one_unit)
+            model = replace(model, kernel=chosen_kernel(sparse, model, other))
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)
         method = GradientInference if by_gradient else CoordinateInference
@@ -302,8 +302,7 @@ class BayesianSVC(GPClassifier):
         calibration = earlier.updated(mean, var, targets, weights)
         scales = calibration.temperature, calibration.spread, calibration.intercept.numpy()
         probabilities = pseudo_likelihood_probabilities(self.probability, *scales)
-        mean, var, targets, weights = at_most_left_out(mean, var, targets, weights)
-        log_p = probabilities.of_moments(mean, probabilities.spread * var).log_p
+        log_p = probabilities.of_moments(mean, var).log_p
         return {
             **sparse_attributes(self, models),
             "_left_out": self._scores(log_p, targets, weights, streamed),

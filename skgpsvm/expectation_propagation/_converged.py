@@ -72,7 +72,6 @@ class EvidenceLearning(Stage):
         return run_ep_to_convergence(self.propagation, state, math.sqrt(self.tol))
 
     def converged(self, state):
-        """Return whether the last round ended before its last step."""
         return state.ended
 
 

@@ -110,16 +110,16 @@ class SiteUpdates(PosteriorStage):
         return min(1.0, n_updates / (LEARNING_SHARE * self.max_iter))
 
     def _finish(self, state, mean_before, objective):
-        """Complete a state after an iteration."""
+        """Complete a state after an iteration.
+
+        The learning ends where its iterations are spent, or where the objective stands still.
+        """
         state.objective = objective
         state.change = relative_change(state.mean, mean_before)
         state.n_updates += 1
-        if state.learning:
-            self._end_learning(state)
-
-    def _end_learning(self, state):
-        """End the learning where its iterations are spent, or where the objective stands still."""
-        values = [*state.values, state.objective]
+        if not state.learning:
+            return
+        values = [*state.values, objective]
         state.values = values[-PATIENCE:]
         min_gain = _MIN_GAIN * self.propagation.rows.total_weight
         still = len(values) > PATIENCE and abs(values[-1] - values[0]) < min_gain
@@ -127,7 +127,6 @@ class SiteUpdates(PosteriorStage):
         state.learning = not (spent or (still and self.rule.stops_at_standstill))
 
     def converged(self, state):
-        """Return whether the learning has ended and an update hardly moved the mean."""
         return not state.learning and state.change < self.tol
 
 
@@ -146,7 +145,6 @@ class MinibatchEP(SiteUpdates):
         self.batch_size, self.generator = batch_size, generator
 
     def init(self, start):
-        """Return the first state; see `SiteUpdates.init`."""
         return replace(super().init(start), generator=self.generator.get_state())
 
     def step(self, state):

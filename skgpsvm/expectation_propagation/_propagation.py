@@ -36,16 +36,6 @@ class EPState(SparseState):
         return {"precision": self.precision, "shift": self.shift}
 
 
-class _Chunk(NamedTuple):
-    """Some rows: their slice of all rows, inputs, copies, and features."""
-
-    index: slice
-    X: torch.Tensor
-    copies: torch.Tensor
-    A: torch.Tensor
-    residual: torch.Tensor
-
-
 class _Marginals(NamedTuple):
     """Posterior moments of the feature combinations of rows, and residual variances, (n,)."""
 
@@ -80,13 +70,13 @@ class Propagation:
         self._power = weights.clamp_max(1) if (weights < 1).any() else None
         self._basis_parameters, self._basis, self._passes = None, None, None
 
-    def init(self, theta, Z, moments=None):
-        """Return the state without sites, whose posterior is the prior or has given moments."""
+    def init(self, theta, Z):
+        """Return the state without sites, whose posterior is the prior."""
         options = {"dtype": torch.float64, "device": self.rows.device}
         p = self._basis_at(theta, Z).size
         sites, site_gram = torch.zeros(2, len(self.rows), **options), torch.zeros(p, p, **options)
         linear = (site_gram.new_zeros(p) if self._prior is None else self._prior[1])[None]
-        mean, root = moments or self._posterior_moments(site_gram, linear)
+        mean, root = self._posterior_moments(site_gram, linear)
         return EPState(
             theta=theta,
             Z=Z,
@@ -108,21 +98,20 @@ class Propagation:
         second removes the site that the first found, unless that has more than half of the
         posterior's precision. The sites are close to converged where most rows are the same.
         """
+        state = self.init(start["theta"], start["Z"])
         if "precision" in start:
-            state = self.init(start["theta"], start["Z"])
             state.precision, state.shift = start["precision"], start["shift"]
-            self.refresh(state)
+        elif "mean" in start:
+            state.mean, state.root = start["mean"], start["root"]
+            marginals = self.marginals(state)
+            first = self._updated(state, marginals)
+            is_part = first.precision * marginals.var < _MAX_SHARE
+            state.precision, state.shift = first.precision * is_part, first.shift * is_part
+            second = self._updated(state, marginals)
+            state.precision = torch.where(is_part, second.precision, first.precision)
+            state.shift = torch.where(is_part, second.shift, first.shift)
+        else:
             return state
-        if "mean" not in start:
-            return self.init(start["theta"], start["Z"])
-        state = self.init(start["theta"], start["Z"], (start["mean"], start["root"]))
-        marginals = self.marginals(state)
-        first = self._updated(state, marginals)
-        is_part = first.precision * marginals.var < _MAX_SHARE
-        state.precision, state.shift = first.precision * is_part, first.shift * is_part
-        second = self._updated(state, marginals)
-        state.precision = torch.where(is_part, second.precision, first.precision)
-        state.shift = torch.where(is_part, second.shift, first.shift)
         self.refresh(state)
         return state
 
@@ -144,13 +133,13 @@ class Propagation:
         return WhitenedBasis(self.kernel, theta, Z, self.jitter)
 
     def _chunks(self, state):
-        """Yield all rows in chunks, with their features at a state."""
+        """Yield chunks of all rows: their slice, X, copies, and features with residuals."""
         self.basis(state)
         start = 0
         for X, _, _, A, residual in self._passes():
             index = slice(start, start + len(X))
             start = index.stop
-            yield _Chunk(index, X, self._copies[index], A, residual.double())
+            yield index, X, self._copies[index], A, residual.double()
 
     def _powers(self, index):
         return None if self._power is None else self._power[index]
@@ -210,18 +199,14 @@ class Propagation:
             parts.append(ep_updates(*(part[index] for part in given), self._powers(index)))
         return SiteUpdate(*map(torch.cat, zip(*parts, strict=True)))
 
-    def move_sites(self, state, update, damping):
-        """Move the sites of a state by the share ``damping`` of the way to an update."""
-        state.precision = torch.lerp(state.precision, update.precision, damping)
-        state.shift = torch.lerp(state.shift, update.shift, damping)
-
     def step_sites(self, state, update):
         """Move the sites of a state towards an update, less far if successive moves turn back."""
         move = torch.cat([update.precision - state.precision, update.shift - state.shift])
         along, size = self.rows.sum(move @ state.last_move, state.last_move @ state.last_move)
         if along < -_UNDONE * size:
             state.damping = max(_DAMPING_FACTOR * state.damping, _MIN_DAMPING)
-        self.move_sites(state, update, state.damping)
+        state.precision = torch.lerp(state.precision, update.precision, state.damping)
+        state.shift = torch.lerp(state.shift, update.shift, state.damping)
         state.last_move = move
 
     def minibatch(self, state, index, old, basis, n_batches):

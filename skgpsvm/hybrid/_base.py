@@ -6,11 +6,12 @@ from functools import partial
 from typing import Self
 
 import torch
+from sklearn.gaussian_process.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
 from .._estimators import all_or_nothing, fit_models
 from .._isolation import isolated
-from .._typing import ArrayLike, Device, MatrixLike, PathLike
+from .._typing import ArrayLike, Device, MatrixLike, PathLike, ndarray
 from ._inputs import validated_rows
 from ._network import Predictor, log_probabilities
 from ._persistence import read_model, save_model
@@ -23,6 +24,12 @@ class HybridMixin:
     A subclass gives its `NetworkDesign` by ``_network_design()``. The fitted attributes ``_saved``
     are in its weight files besides those of all hybrid estimators.
     """
+
+    # Fitted attributes
+    kernel_: Kernel
+    inducing_points_: ndarray
+    input_shape_: tuple[int, ...]
+    validation_loss_: float
 
     @all_or_nothing
     def fit(

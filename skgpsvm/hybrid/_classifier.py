@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
-from .._typing import ClassWeight, Device, Dtype, RandomStateLike, ndarray
+from .._typing import ClassWeight, Device, Dtype, RandomStateLike
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS
 from ._base import HybridMixin
 from ._design import NetworkDesign
@@ -122,12 +122,6 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
 
     _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
     _saved = "_likelihood", "classes_", "class_weight_"
-
-    # Fitted attributes
-    kernel_: Kernel
-    inducing_points_: ndarray
-    input_shape_: tuple[int, ...]
-    validation_loss_: float
 
     def __init__(
         self,

@@ -37,16 +37,12 @@ class TrainingState(State):
 
 
 class JointTraining(Stage):
-    r"""Stage that trains all parameters by Adam, one epoch per step, at rates that decay to zero.
+    """Stage that trains all parameters by Adam, one epoch per step.
 
-    The learning rates follow a cosine over ``max_iter`` epochs.
-
-    ``bounds`` has the lower and upper bounds of ``theta`` and ``noise``. ``learning_rate`` is that
-    of the extractor at first; that of the head is ten times higher. ``augmentation`` takes a batch
-    (b, \*row_shape) and returns one of the same shape. For early stopping, ``validation_losses``
-    takes the network and returns a list. The weights with the lowest first loss are kept, the
-    initial ones or those after an epoch. Training ends after ``patience`` successive epochs in
-    which no loss fell.
+    The learning rates follow a cosine over ``max_iter`` epochs, from ``learning_rate`` of the
+    extractor and ten times as much of the head to zero. For early stopping, ``validation_losses``
+    takes the network and returns a list. The weights with the lowest first loss are kept, and
+    training ends after ``patience`` successive epochs in which no loss fell.
 
     Where ranks share the rows, each has its share of every minibatch, and takes steps by the sum of
     all gradients. Source: Wistuba and Rawat (2018), section 3.4.
@@ -89,7 +85,7 @@ class JointTraining(Stage):
 
         The objective is NaN if a weight is no longer finite.
         """
-        self.at(state)
+        self.at(state.weights)
         groups = self._groups()
         memory = state.adam or [None] * len(groups)
         before = state.weights
@@ -129,21 +125,12 @@ class JointTraining(Stage):
         finite = all(value.isfinite().all() for value in state.weights.values())
         state.objective = (total / len(batches)).item() if finite else math.nan
 
-    def at(self, state):
-        """Return the network with the weights of a state, in evaluation mode."""
-        self.network.load_state_dict(state.weights)
-        return self.network.eval()
-
-    def best(self, state):
-        """Return the network with the best weights with early stopping, else of the last epoch."""
-        weights = state.weights if state.best_weights is None else state.best_weights
+    def at(self, weights):
+        """Return the network with some weights, in evaluation mode."""
         self.network.load_state_dict(weights)
         return self.network.eval()
 
     def converged(self, state):
-        """Return whether early stopping ends the training."""
-        if self.validation_losses is None:
-            return False
         return state.n_worse >= self.patience
 
     def _validate(self, state):
@@ -185,7 +172,7 @@ class JointTraining(Stage):
         groups, rate = {}, self.learning_rate
         for parameter in self.network.features.parameters():
             groups.setdefault((parameter.dtype, rate), []).append(parameter)
-        for parameter in self.network.head():
+        for parameter in self.network.parameters(recurse=False):  # of the head
             groups.setdefault((parameter.dtype, _HEAD_RATE * rate), []).append(parameter)
         return [(parameters, rate) for (_, rate), parameters in groups.items()]
 

@@ -144,10 +144,6 @@ class HybridNetwork(nn.Module):
         for name in HEAD:
             self.register_parameter(name, nn.Parameter(head[name].double()))
 
-    def head(self):
-        """Return all parameters except those of the extractor."""
-        return [getattr(self, name) for name in HEAD]
-
     def posterior(self):
         """Return the posterior of the latents as functions of the features."""
         basis = WhitenedBasis(self.kernel, self.theta, self.Z)
@@ -201,7 +197,7 @@ class Predictor(nn.Module):
 
 def log_probabilities(probabilities, mean, var):
     """Return logits (b, n_classes) of `ClassProbabilities` at latent means and variances (b, c)."""
-    return probabilities.of_moments(mean, probabilities.spread * var).log_p
+    return probabilities.of_moments(mean, var).log_p
 
 
 def in_units_of_y(shift, scale, mean, var):

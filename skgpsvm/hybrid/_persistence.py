@@ -49,7 +49,7 @@ def read_model(estimator, path, names):
         vars(reader).update(attributes)
         design = reader._network_design()
         model = _model_of_file(reader, design, file)
-        network = skeleton(model, model.kernel, design.likelihood, file)
+        network = skeleton(model, design.likelihood, file)
         model.weights = file.weights(network.state_dict())
     try:
         network = model.frozen_network("cpu")

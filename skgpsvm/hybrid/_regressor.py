@@ -132,10 +132,6 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
 
     # Fitted attributes
     noise_variance_: float | np.ndarray
-    kernel_: Kernel
-    inducing_points_: np.ndarray
-    input_shape_: tuple[int, ...]
-    validation_loss_: float
 
     def __init__(
         self,

@@ -157,13 +157,9 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     _saved = "classes_", "class_weight_", "temperature_", "spread_", "intercept_"
 
     # Fitted attributes
-    kernel_: Kernel
-    inducing_points_: ndarray
-    input_shape_: tuple[int, ...]
     temperature_: float
     spread_: float
     intercept_: ndarray
-    validation_loss_: float
 
     def __init__(
         self,

@@ -133,14 +133,14 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         training,
         state,
         estimator.max_iter,
-        lambda state: evaluate(training.at(state)),
+        lambda state: evaluate(training.at(state.weights)),
         must_converge=False,
     )
-    best = training.best(state)
+    best = training.at(state.best_weights or state.weights)
     if is_solved:
         gain = initial_losses - weighted_losses(best, criterion)
         if not is_significant_gain(gain, _CLEAR):
-            best.load_state_dict(initial)
+            best = training.at(initial)
             start, criterion = replace(start, is_initial=True), of_initial
     (model,), (summary,) = evaluate(best, criterion)
     return Fitted(model, curve, summary)

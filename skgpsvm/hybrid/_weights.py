@@ -58,8 +58,8 @@ def checksum(weights, text):
 class WeightsFile:
     """Open weight file, whose errors are all ValueErrors that name the file.
 
-    ``description`` has plain values as read, not yet checked, and ``shapes`` those of the arrays by
-    name.
+    ``description`` has plain values as read, not yet checked, and ``arrays`` the dtype and shape of
+    each array by name.
     """
 
     def __init__(self, path):
@@ -73,9 +73,8 @@ class WeightsFile:
         try:
             self._file = safe_open(path, framework="np").__enter__()
             metadata = self._file.metadata() or {}
-            slices = {name: self._file.get_slice(name) for name in self._file.keys()}
-            self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-            self._kinds = {name: part.get_dtype() for name, part in slices.items()}
+            parts = {name: self._file.get_slice(name) for name in self._file.keys()}
+            self.arrays = {n: (p.get_dtype(), tuple(p.get_shape())) for n, p in parts.items()}
         except SafetensorError as error:
             raise self.error(f"safetensors says: {error}") from error
         if not metadata.keys() >= {"skgpsvm", "sha256"}:
@@ -111,13 +110,12 @@ class WeightsFile:
     @property
     def dtype(self):
         """Dtype of the extractor."""
-        kind = self._kinds.get(_MOMENTS)
-        return torch.float64 if kind == "F64" else torch.float32
+        return torch.float64 if self.arrays[_MOMENTS][0] == "F64" else torch.float32
 
     @property
     def n_outputs(self):
         """Number of features that the extractor returns."""
-        moments, Z = self.shapes.get(_MOMENTS, ()), self.shapes.get("Z", ())
+        (_, moments), (_, Z) = (self.arrays.get(name, ("", ())) for name in (_MOMENTS, "Z"))
         if len(moments) != 1 or len(Z) != 2 or Z[1] != moments[0] or 0 in Z:
             raise self.error(f"Z of shape {Z} does not fit features of shape {moments}")
         return moments[0]
@@ -127,18 +125,14 @@ class WeightsFile:
 
         ``expected`` has tensors with the right dtypes and shapes, which may be on the meta device.
         """
-        for name in sorted(expected.keys() | self.shapes.keys()):
-            tensor, required, present = expected.get(name), None, None
-            if tensor is not None:
-                required = _DTYPES.get(tensor.dtype), tuple(tensor.shape)
-            if name in self.shapes:
-                present = self._kinds[name], self.shapes[name]
-            if required != present:
+        required = {n: (_DTYPES.get(t.dtype), tuple(t.shape)) for n, t in expected.items()}
+        for name in sorted(required.keys() | self.arrays.keys()):
+            if required.get(name) != self.arrays.get(name):
                 raise self.error(
-                    f"{name} should be {_described(required)} with these parameters, and is "
-                    f"{_described(present)}"
+                    f"{name} should be {_described(required.get(name))} with these parameters, "
+                    f"and is {_described(self.arrays.get(name))}"
                 )
-        weights = {name: self._file.get_tensor(name) for name in self.shapes}
+        weights = {name: self._file.get_tensor(name) for name in self.arrays}
         if checksum(weights, self._text) != self._sha256:
             raise self.error("it is damaged: its checksum does not match")
         for name, value in weights.items():
@@ -152,17 +146,17 @@ def _described(array):
     return f"{array[0]} of shape {array[1]}" if array else "absent"
 
 
-def skeleton(latents, kernel, sites, file):
+def skeleton(latents, sites, file):
     """Return a `HybridNetwork` of the shapes that the parameters and the file define.
 
     The head takes no memory, so that shapes are checked before arrays are read. ``latents`` builds
     the extractor and knows the shape of a row.
     """
-    d, (m, _) = file.n_outputs, file.shapes["Z"]
-    tk, c = torch_kernel(kernel), sites.n_latents
+    m, d = file.arrays["Z"][1]
+    tk, c = torch_kernel(latents.kernel), sites.n_latents
     exact, rest = exact_and_rest(tk, d, m)
     p = (exact.n_exact_features(d) if exact else 0) + (m if rest else 0)
-    head = {"theta": (kernel.n_dims,), "noise": sites.parameters().shape, "Z": (m, d)}
+    head = {"theta": (latents.kernel.n_dims,), "noise": sites.parameters().shape, "Z": (m, d)}
     head |= {"mean": (c, p), "raw_root": (c, p, p)}
     if latents.build.args[0] is None:  # the file defines the size of the first layer
         with torch.device("meta"):

@@ -222,31 +222,27 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         self._check_choice("likelihood", (*CLASSIFIER_LIKELIHOODS, "ordinal"))
         check_variational_parameters(self, chooses_number=True)
 
-    def _chosen_solver(self, n_rows):
-        """Return the solver, with "auto" resolved."""
-        if self._solver() is not None:
-            return self._solver()
-        return Collapsed() if n_rows <= MAX_FULL_BATCH else NaturalGradient()
-
-    def _max_all(self, solver):
+    def _max_all(self, collapsed):
         """Return the number of rows up to which all are inducing points by default."""
         likelihood = self._make_likelihood()
-        if not isinstance(solver, Collapsed) or likelihood.redescending:
+        if not collapsed or likelihood.redescending:
             return 0
         return _MAX_ALL if likelihood.n_latents == 1 else N_INDUCING
 
     def _fit_model(self, problem):
         rows, start = problem.rows, problem.start
-        solver = self._chosen_solver(rows.n_rows)
-        sparse = classification_problem(self, problem, self.mean, self._max_all(solver))
+        few = rows.n_rows <= MAX_FULL_BATCH
+        solver = self._solver() or (Collapsed() if few else NaturalGradient())
+        collapsed = isinstance(solver, Collapsed)
+        sparse = classification_problem(self, problem, self.mean, self._max_all(collapsed))
         model = start or sparse.initial_model()
         if start is not None and problem.learns:
             model = at_points(start, sparse.points_of(start), sparse.likelihood, rows)
-        if isinstance(solver, Collapsed):
+        if collapsed:
             model, curve = learn_on_elbo(sparse, model)
             stage = sparse.inference(model, NaturalGradientInference, [])
             return fit_posterior(sparse, model, stage, classification_summary, curve)
-        if problem.start is None and "theta" in sparse.free_parts(model):
+        if start is None and "theta" in sparse.free_parts(model):
             model, _ = shrink_length_scales(sparse, model)
         stage = posterior_stage(sparse, model, solver)
         return fit_posterior(sparse, model, stage, classification_summary)
