@@ -45,18 +45,12 @@ class _Constant(FeatureKernel):
         value = self.value("constant_value", theta, X)
 
         def pull_back(adjoint):
-            return self._gradient(theta, value * adjoint.sum()), torch.zeros_like(Z)
+            return self._by_theta(value * adjoint.sum(), theta), torch.zeros_like(Z)
 
         return value.expand(len(X), len(Z)), pull_back
 
     def diag_gradient(self, X, theta, adjoint):
-        return self._gradient(theta, self.value("constant_value", theta, X) * adjoint.sum())
-
-    def _gradient(self, theta, by_log):
-        by_theta = torch.zeros_like(theta)
-        for position in self._position.values():
-            by_theta[position] = by_log
-        return by_theta
+        return self._by_theta(self.value("constant_value", theta, X) * adjoint.sum(), theta)
 
 
 @register_torch_kernel(sk.WhiteKernel)
