@@ -331,10 +331,6 @@ class SharedScaling:
         """Return the hyperparameters at logarithms of the factors."""
         return (self.start + logs @ self.directions).clamp(self._low, self._high)
 
-    def value(self, logs, Z, noise):
-        """Return the log evidence, nats."""
-        return self.evidence.value(self.theta(logs), Z, noise)
-
     def value_and_gradient(self, theta, Z, noise):
         """Return the log evidence and its derivatives in the log factors, Z and the log noise."""
         theta = self.theta(theta)
