@@ -125,7 +125,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
 
 class IndependentColumns(Likelihood):
-    """Base of likelihoods of independent columns, each with one latent; all by quadrature."""
+    """Base of likelihoods of independent columns, each with one latent; quadrature by default."""
 
     step = 0.5
 

@@ -168,7 +168,7 @@ class Heteroscedastic(Likelihood):
         return y - f, v, g + self.log_noise_var, nu
 
 
-class Laplace(Likelihood):
+class Laplace(IndependentColumns):
     """Laplace noise, density ``exp(-|y - f| / scale) / (2 scale)``, independent over columns.
 
     Parameters
@@ -196,10 +196,8 @@ class Laplace(Likelihood):
         """Return the mean absolute deviation of the noise, a tensor."""
         return self.log_scale.exp()
 
-    step = 0.5
-
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        return -((y - f).abs() / self.scale + self._log_normalizer()).sum(-1)
+    def _log_density(self, y, f):
+        return -((y - f).abs() / self.scale + self._log_normalizer())
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         expected = _expected_abs((y - mean) / self.scale, var / self.scale**2)
