@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ._csr import CSRRows, dense
+from ._csr import CSRRows
 from ._distributed import gather
 from ._evidence import Evidence, GaussianNoiseObjective
 from ._fitting import SparseState, Stage
@@ -244,7 +244,7 @@ def are_points(rows, Z):
     if rows.n_rows > (1 if isinstance(rows.X, CSRRows) else _MAX_REPEATS) * len(Z):
         return False
     points = _as_bytes(torch.as_tensor(Z).to(rows.dtype))
-    chunks = (dense(rows.take(index)[0]) for index in rows.chunks())
+    chunks = (rows.take(index)[0].to_dense() for index in rows.chunks())
     return all(gather(all(_as_bytes(chunk) <= points for chunk in chunks)))
 
 
