@@ -66,10 +66,6 @@ class _White(TorchKernel):
         return self.value("noise_level", theta, X).repeat(len(X))
 
 
-def _one(X):
-    return torch.ones((), dtype=X.dtype, device=X.device)
-
-
 def _flatten(nodes, composite):
     """Return the nodes, with each of type `composite` replaced by its parts."""
     return [p for node in nodes for p in (node.parts if isinstance(node, composite) else [node])]
@@ -139,7 +135,7 @@ class _Product(TorchKernel):
     def vjp(self, X, Z, theta, points=True):
         if len(self._others) > 1:
             return super().vjp(X, Z, theta, points)
-        constant = reduce(torch.mul, self._values(theta, X), _one(X))
+        constant = self._constant(theta, X)
         values, pull_back_values = self._others[0].vjp(X, Z, theta, points)
 
         def pull_back(adjoint):  # it is linear, so that the constant multiplies what is small
@@ -152,7 +148,7 @@ class _Product(TorchKernel):
     def diag_gradient(self, X, theta, adjoint):
         if len(self._others) > 1:
             return super().diag_gradient(X, theta, adjoint)
-        constant, other = reduce(torch.mul, self._values(theta, X), _one(X)), self._others[0]
+        constant, other = self._constant(theta, X), self._others[0]
         by_theta = other.diag_gradient(X, theta, adjoint)
         self._add_constants(by_theta, other.diag(X, theta), adjoint)
         return constant.to(theta) * by_theta
@@ -169,8 +165,12 @@ class _Product(TorchKernel):
         return [*self._others, *self._constants]
 
     def _values(self, theta, X):
-        """Return the values of the constants."""
         return (part.value("constant_value", theta, X) for part in self._constants)
+
+    def _constant(self, theta, X):
+        """Return the product of the constants, ()."""
+        one = torch.ones((), dtype=X.dtype, device=X.device)
+        return reduce(torch.mul, self._values(theta, X), one)
 
     def spectra(self):
         if len(self._others) > 1:
