@@ -87,13 +87,11 @@ class CollapsedBound(GaussianNoiseObjective):
         return self.rows.sum(residuals)[0] / self.weight
 
     def value(self, theta, Z, noise):
-        """Return the collapsed ELBO, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         parts = self._collapsed(basis, self.rows.passes(basis, _CHUNK_ROWS), noise)
         return sum(part.value for part in parts).item()
 
     def value_and_gradient(self, theta, Z, noise):
-        """Return the collapsed ELBO and its derivatives in theta, Z and the log noise variances."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
         parts = self._collapsed(basis, chunks, noise)
@@ -279,7 +277,6 @@ class CollapsedLearning(Stage):
         self.bound, self.free, self.tol, self.n_steps = bound, free, tol, n_steps
 
     def init(self, theta, Z, noise):
-        """Return the state at hyperparameters."""
         return CollapsedState(theta=theta, Z=Z, noise=noise)
 
     def step(self, state):

@@ -408,7 +408,6 @@ class WeightedDataset:
         return part
 
     def winsorized(self):
-        """Return these rows with `winsorized` targets."""
         arrays = self.targets.cpu().numpy(), self.weights.cpu().numpy()
         return self.with_targets(self._tensor(winsorized(*arrays)))
 

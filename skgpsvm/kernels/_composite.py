@@ -72,8 +72,6 @@ def _flatten(nodes, composite):
 
 
 class _Sum(TorchKernel):
-    """Sum of kernels."""
-
     returns_new_memory = True
 
     def __init__(self, parts):
@@ -226,7 +224,6 @@ register_torch_kernel(sk.Product)(partial(_build_pair, combine=_Product))
 
 @register_torch_kernel(sk.Exponentiation)
 def _exponentiation(kernel, start):
-    """Return the torch form of Exponentiation."""
     return _Power(torch_kernel(kernel.kernel, start), kernel.exponent)
 
 

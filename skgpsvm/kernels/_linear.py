@@ -67,8 +67,6 @@ class Linear(LengthScaleKernel):
 
 @register_torch_kernel(Linear)
 class _TorchLinear(FeatureKernel):
-    """Torch form of Linear."""
-
     takes_sparse = True
 
     def __init__(self, kernel, start):

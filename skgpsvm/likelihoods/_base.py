@@ -159,7 +159,6 @@ def capped_exp(f, max_log=_MAX_LOG):
 
 
 def capped_exp_derivative(f, max_log=_MAX_LOG):
-    """Return the derivative of `capped_exp`."""
     return f.clamp_max(max_log).exp()
 
 
