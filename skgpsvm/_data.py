@@ -173,8 +173,10 @@ class WeightedDataset:
         weights are not scaled if most of the weight belongs to rows that differ from another row
         only in the target.
         """
-        mean = self.total_weight / self.n_rows
-        if mean <= above or self._are_scattered():
+        if self.total_weight / self.n_rows <= above:
+            return self
+        (scattered,) = self.sum(self.weights[self._have_others()].sum())
+        if 2 * scattered.item() > self.total_weight:
             return self
         return self.with_mean_weight_one()
 
@@ -188,11 +190,6 @@ class WeightedDataset:
         part.weights = self.weights * factors
         part.total_weight = part.sum(part.weights.sum())[0].item()
         return part
-
-    def _are_scattered(self):
-        """Return whether most weight belongs to rows that differ from others in the target only."""
-        (scattered,) = self.sum(self.weights[self._have_others()].sum())
-        return 2 * scattered.item() > self.total_weight
 
     def _have_others(self):
         """Return for each row whether others differ from it in the target only, (n,)."""
