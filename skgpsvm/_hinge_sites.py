@@ -27,10 +27,18 @@ class BinarySites(SiteLikelihood):
     def active_latents(self, y, mean):
         return torch.zeros_like(y)[:, None]
 
-    def sites(self, y, mean, var):
+    def _hinge(self, y, mean, var):
+        """Return signs of the labels, expected hinges, and their root mean squares, (b, 1)."""
         sign = (2 * y - 1).to(mean.dtype)[:, None]
         loss, scale = expected_hinge(1 - sign * mean, var)
-        scale = scale.clamp_min(_MIN_SCALE)
+        return sign, loss, scale.clamp_min(_MIN_SCALE)
+
+    def loss_and_gradient(self, y, mean, var):
+        sign, loss, scale = self._hinge(y, mean, var)
+        return loss[:, 0], -sign * loss / scale
+
+    def sites(self, y, mean, var):
+        sign, loss, scale = self._hinge(y, mean, var)
         return Sites(
             loss=loss[:, 0],
             linear=sign * (1 + 1 / scale),
