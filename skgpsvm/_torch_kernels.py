@@ -234,13 +234,6 @@ class TorchKernel(ABC):
             variances = self.diag(X, theta)
         return gradients(variances, adjoint, theta)[0]
 
-    def _by_theta(self, by_log, theta):
-        """Return derivatives in theta, given those in the logarithm of the only hyperparameter."""
-        by_theta = torch.zeros_like(theta)
-        for position in self._position.values():  # none if it is fixed
-            by_theta[position] = by_log
-        return by_theta
-
     def value(self, name: str, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Return the value () or (n_elements,) of a hyperparameter, fixed or taken from `theta`.
 

@@ -41,17 +41,6 @@ class _Constant(FeatureKernel):
     def exact_features(self, X, theta):
         return self.value("constant_value", theta, X).sqrt().expand(X.shape[0], 1)
 
-    def vjp(self, X, Z, theta, points=True):
-        value = self.value("constant_value", theta, X)
-
-        def pull_back(adjoint):
-            return self._by_theta(value * adjoint.sum(), theta), torch.zeros_like(Z)
-
-        return value.expand(len(X), len(Z)), pull_back
-
-    def diag_gradient(self, X, theta, adjoint):
-        return self._by_theta(self.value("constant_value", theta, X) * adjoint.sum(), theta)
-
 
 @register_torch_kernel(sk.WhiteKernel)
 class _White(TorchKernel):

@@ -187,6 +187,13 @@ class _Stationary(TorchKernel):
 
         return K, pull_back
 
+    def _by_theta(self, by_log, theta):
+        """Return derivatives in theta, given those in the logarithm of the scale."""
+        by_theta = torch.zeros_like(theta)
+        for position in self._position.values():  # none if it is fixed
+            by_theta[position] = by_log
+        return by_theta
+
     def diag_gradient(self, X, theta, adjoint):
         return torch.zeros_like(theta)
 
