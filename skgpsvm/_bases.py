@@ -123,10 +123,6 @@ class MeanBases(ABC):
         """Return the number of rows whose values are computed at a time."""
         return block_rows(self.size, n_cached_blocks(device) * CACHED_BLOCK, 64)
 
-    def chunks(self, rows):
-        """Return slices that cover all rows."""
-        return rows.chunks(self.chunk_size(rows.device))
-
     def passes(self, rows, coef):
         """Yield index, X, y, weights (b, 1), values (b, M) and means (b, q), chunk by chunk.
 
@@ -136,7 +132,7 @@ class MeanBases(ABC):
         if self._kept[0] is not rows:
             self._kept = rows, {}
         fits = len(rows) * self.size * 8 <= HELD_VALUE_BYTES
-        for index in self.chunks(rows):
+        for index in rows.chunks(self.chunk_size(rows.device)):
             X, y, weights = rows.take(index)
             values = self._kept[1].get((index.start, index.stop))
             if values is None:

@@ -198,7 +198,6 @@ class Tempering(_Fitted):
 
     @property
     def power(self):
-        """Return the power."""
         return math.exp(self.values[0])
 
     def updated(self, log_p, targets, weights, *, learns=True):

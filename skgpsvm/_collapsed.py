@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ._csr import CSRRows, dense
+from ._csr import CSRRows
 from ._distributed import gather
 from ._evidence import Evidence, GaussianNoiseObjective
 from ._fitting import SparseState, Stage
@@ -87,13 +87,11 @@ class CollapsedBound(GaussianNoiseObjective):
         return self.rows.sum(residuals)[0] / self.weight
 
     def value(self, theta, Z, noise):
-        """Return the collapsed ELBO, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         parts = self._collapsed(basis, self.rows.passes(basis, _CHUNK_ROWS), noise)
         return sum(part.value for part in parts).item()
 
     def value_and_gradient(self, theta, Z, noise):
-        """Return the collapsed ELBO and its derivatives in theta, Z and the log noise variances."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
         parts = self._collapsed(basis, chunks, noise)
@@ -244,7 +242,7 @@ def are_points(rows, Z):
     if rows.n_rows > (1 if isinstance(rows.X, CSRRows) else _MAX_REPEATS) * len(Z):
         return False
     points = _as_bytes(torch.as_tensor(Z).to(rows.dtype))
-    chunks = (dense(rows.take(index)[0]) for index in rows.chunks())
+    chunks = (rows.take(index)[0].to_dense() for index in rows.chunks())
     return all(gather(all(_as_bytes(chunk) <= points for chunk in chunks)))
 
 
@@ -279,7 +277,6 @@ class CollapsedLearning(Stage):
         self.bound, self.free, self.tol, self.n_steps = bound, free, tol, n_steps
 
     def init(self, theta, Z, noise):
-        """Return the state at hyperparameters."""
         return CollapsedState(theta=theta, Z=Z, noise=noise)
 
     def step(self, state):

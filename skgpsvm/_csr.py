@@ -64,11 +64,6 @@ def array_of(X):
     return CSRRows(csr_array(parts, shape=tuple(X.shape)))
 
 
-def dense(X):
-    """Return a tensor of rows as a dense one."""
-    return X.to_dense() if X.is_sparse else X
-
-
 def dense_blocks(X):
     """Return the rows of a tensor as dense tensors, whose size is bounded if it is sparse."""
     if not X.is_sparse:

@@ -45,14 +45,15 @@ class WeightedDataset:
     ):
         self.device, self.dtype, self._shared = device, dtype, shared
         self._count_rows = count_rows
-        self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
-        self._origin = origin
-        if self._kept is not None:  # merged rows have no weight of 0
+        self._kept, self._origin = None, origin
+        if not (weights > 0).all():  # merged rows have no weight of 0
+            self._kept = np.flatnonzero(weights)
             self._origin = np.full(len(X), -1)
             self._origin[self._kept] = np.arange(len(self._kept))
+            targets, weights = targets[self._kept], weights[self._kept]
         floats = np.issubdtype(targets.dtype, np.floating)
-        self.targets = self._tensor(self._keep(targets), dtype if floats else None)
-        self.weights = self._unscaled = self._tensor(self._keep(weights), dtype)
+        self.targets = self._tensor(targets, dtype if floats else None)
+        self.weights = self._unscaled = self._tensor(weights, dtype)
         self.total_weight = self.sum(self.weights.sum())[0].item()
         if not 0 < self.total_weight < torch.finfo(dtype).max ** 0.5:
             name = str(dtype).removeprefix("torch.")
@@ -86,9 +87,6 @@ class WeightedDataset:
         """Set the number of rows of all ranks, and of those before this rank's."""
         counts = self._gathered(len(self))
         self.n_rows, self._offset = sum(counts), sum(counts[: rank() if self._shared else 0])
-
-    def _keep(self, array):
-        return array if self._kept is None else array[self._kept]
 
     def _tensor(self, array, dtype=None):
         return to_tensor(array, self.device, dtype)
@@ -175,8 +173,10 @@ class WeightedDataset:
         weights are not scaled if most of the weight belongs to rows that differ from another row
         only in the target.
         """
-        mean = self.total_weight / self.n_rows
-        if mean <= above or self._are_scattered():
+        if self.total_weight / self.n_rows <= above:
+            return self
+        (scattered,) = self.sum(self.weights[self._have_others()].sum())
+        if 2 * scattered.item() > self.total_weight:
             return self
         return self.with_mean_weight_one()
 
@@ -190,11 +190,6 @@ class WeightedDataset:
         part.weights = self.weights * factors
         part.total_weight = part.sum(part.weights.sum())[0].item()
         return part
-
-    def _are_scattered(self):
-        """Return whether most weight belongs to rows that differ from others in the target only."""
-        (scattered,) = self.sum(self.weights[self._have_others()].sum())
-        return 2 * scattered.item() > self.total_weight
 
     def _have_others(self):
         """Return for each row whether others differ from it in the target only, (n,)."""
@@ -410,7 +405,6 @@ class WeightedDataset:
         return part
 
     def winsorized(self):
-        """Return these rows with `winsorized` targets."""
         arrays = self.targets.cpu().numpy(), self.weights.cpu().numpy()
         return self.with_targets(self._tensor(winsorized(*arrays)))
 

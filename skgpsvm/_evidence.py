@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-from ._csr import dense
 from ._linalg import cholesky
 from ._objectives import log_evidence
 from ._optim import NOISE_BOUNDS, maximize_density
@@ -87,7 +86,7 @@ class Evidence(GaussianNoiseObjective):
 
     def __init__(self, kernel, rows, jitter=_JITTER):
         self.kernel, self.rows, self._jitter = kernel, rows, jitter
-        X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
+        X, targets, weights = (part.to_dense().double() for part in rows.take(slice(None)))
         y, known = observations(targets)
         self.weight, self.squares = weights.sum(), weights @ y.square()
         self._X, group = distinct_rows(X)
@@ -130,7 +129,7 @@ class Evidence(GaussianNoiseObjective):
         The predictive mean is that at the given noise. The log density is in nats, up to a
         constant.
         """
-        X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
+        X, targets, weights = (part.to_dense().double() for part in rows.take(slice(None)))
         y, known = observations(targets)
         cross, K = self.kernel(self._X, X, theta), self.kernel(self._X, self._X, theta)
         own, prior = self.kernel.diag(self._X, theta), self.kernel.diag(X, theta)[:, None]
@@ -330,10 +329,6 @@ class SharedScaling:
     def theta(self, logs):
         """Return the hyperparameters at logarithms of the factors."""
         return (self.start + logs @ self.directions).clamp(self._low, self._high)
-
-    def value(self, logs, Z, noise):
-        """Return the log evidence, nats."""
-        return self.evidence.value(self.theta(logs), Z, noise)
 
     def value_and_gradient(self, theta, Z, noise):
         """Return the log evidence and its derivatives in the log factors, Z and the log noise."""

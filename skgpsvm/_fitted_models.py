@@ -152,7 +152,6 @@ class ModelWithBases(SparseModel):
 
     @property
     def n_latents(self):
-        """Number of latent functions, c."""
         return len(self.coef)
 
     def mean_bases(self, device):

@@ -144,28 +144,12 @@ class Run:
     ) -> list[float]:
         """Iterate a stage until it has converged; return the objectives of all iterations.
 
-        Parameters
-        ----------
-        name : str
-            Name of the stage in checkpoints, callbacks and warnings; unique within a fit.
-        stage : Stage
-        state : State
-            Changed in place, or replaced by the content of the checkpoint.
-        max_iter : int
-        must_converge : bool, default=True
-            Whether `end` warns if ``max_iter`` came first.
-        attributes : callable, optional
-            Takes the state and returns the fitted attributes it stands for, for callbacks that
-            ask for the estimator in the middle of a fit.
-
-        Returns
-        -------
-        curve : list of float
-
-        Raises
-        ------
-        DivergenceError
-            If an objective is not finite.
+        The state is changed in place, or replaced by the content of the checkpoint. The ``name`` of
+        the stage is that in checkpoints, callbacks and warnings; it is unique within a fit.
+        ``must_converge`` says whether `end` warns if ``max_iter`` came first. ``attributes`` takes
+        the state and returns the fitted attributes it stands for, for callbacks that ask for the
+        estimator in the middle of a fit. A `DivergenceError` is raised if an objective is not
+        finite.
         """
         outline = self._checkpoint and repr(_outline(state.as_dict()))
         curve, done = self._resumed(name, state, outline)

@@ -10,10 +10,8 @@ _SOFT = 1  # omp_pause_soft of OpenMP 5.0: settings stay
 def release_thread_pools():
     """End the OpenMP threads of the calling thread; its next parallel loop starts new ones.
 
-    GNU's OpenMP library, which PyTorch and scikit-learn bundle on Linux, keeps a pool of threads
-    for each thread that has run a parallel loop. A fork copies the pool but not its threads, and
-    the child would wait for them forever. A child without a pool makes one of the same size, and
-    so computes the same bits. Other OpenMP libraries survive a fork without help.
+    A forked child would wait for them forever, see "Forks" in doc/development/architecture.rst.
+    OpenMP libraries other than GNU's survive a fork without help.
 
     Source: OpenMP 5.0, section 3.2.43, ``omp_pause_resource_all``; in GNU's library since GCC 9.
     """

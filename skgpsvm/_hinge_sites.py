@@ -22,11 +22,9 @@ class BinarySites(SiteLikelihood):
     n_latents, activates_all = 1, True
 
     def step(self, n_steps):
-        """Return the size of the next step, 1: undamped coordinate ascent is monotone."""
-        return 1.0
+        return 1.0  # undamped coordinate ascent is monotone
 
     def active_latents(self, y, mean):
-        """Return the active latents of each row, (b, 1)."""
         return torch.zeros_like(y)[:, None]
 
     def _hinge(self, y, mean, var):
@@ -40,7 +38,6 @@ class BinarySites(SiteLikelihood):
         return loss[:, 0], -sign * loss / scale
 
     def sites(self, y, mean, var):
-        """Return the `Sites` at latent means and variances (b, 1)."""
         sign, loss, scale = self._hinge(y, mean, var)
         return Sites(
             loss=loss[:, 0],
@@ -89,7 +86,6 @@ class ContrastSites(SiteLikelihood):
         self.coupling = n_classes / (n_classes - 1)
 
     def step(self, n_steps):
-        """Return the size of the next joint step of means and precisions."""
         if not n_steps:
             return 1.0
         return 0.7 if self.smooth else 0.5 * min(1.0, 5 / (n_steps + 1))
@@ -120,7 +116,6 @@ class ContrastSites(SiteLikelihood):
         return own.loss, gradient.scatter(1, own.true, -gradient.sum(1, keepdim=True))
 
     def sites(self, y, mean, var):
-        """Return the `Sites` at moments of the active latents, (b, 1 + n_contrasts)."""
         own = self.contrasts(y, mean, var)
         m_y, share = mean.gather(1, own.true), own.share
         w = share / own.scale

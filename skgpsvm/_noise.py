@@ -65,7 +65,6 @@ class GivenNoise:
 
     @property
     def fixed(self):
-        """True if the variance is fixed, not learned."""
         return self.limits[0] == self.limits[1]
 
 
@@ -136,7 +135,6 @@ class LatentNoise(Noise):
     """Noise of the latent functions: a `WhiteKernel` remains a part of their kernel."""
 
     def split(self, kernel):
-        """Return the kernel and None."""
         return kernel, None
 
 

@@ -41,39 +41,17 @@ def minibatch_elbo(likelihood, features, targets, weights, moments, rows):
 def collapsed_elbo(gram, cross, residuals, squares, weight, noise, jitter):
     r"""Return the collapsed ELBO of sparse GP regression, and its derivatives, from sums over rows.
 
-    It is the ELBO at the optimal Gaussian posterior of the weights, see `CollapsedBound`.
+    It is the ELBO at the optimal Gaussian posterior of the weights, see `CollapsedBound`, in nats,
+    summed over the outputs. With whitened features :math:`a_i` and residual variances :math:`r_i`,
+    the sums are ``gram`` (p, p), :math:`\sum_i w_i a_i a_i^\top`; ``cross`` (p, t), :math:`\sum_i
+    w_i a_i y_i^\top`; ``residuals``, :math:`\sum_i w_i r_i`; ``squares`` (t,), :math:`\sum_i w_i
+    y_i^2`; and ``weight``, :math:`\sum_i w_i`. ``noise`` (t,) or (1,) are the logarithms of the
+    noise variances of the outputs, or of the one that they share. The jitter is added to the
+    diagonal of the weights' precision, relative to its mean, for the rounding of ``gram``.
 
-    Parameters
-    ----------
-    gram : Tensor of shape (p, p)
-        :math:`\sum_i w_i a_i a_i^\top` of whitened features.
-    cross : Tensor of shape (p, t)
-        :math:`\sum_i w_i a_i y_i^\top`.
-    residuals : Tensor of shape ()
-        :math:`\sum_i w_i r_i` of residual variances.
-    squares : Tensor of shape (t,)
-        :math:`\sum_i w_i y_i^2`.
-    weight : Tensor of shape ()
-        :math:`\sum_i w_i`.
-    noise : Tensor of shape (t,) or (1,)
-        Logarithms of the noise variances of the outputs, or of the one that they share.
-    jitter : float
-        Added to the diagonal of the weights' precision, relative to its mean; it stands for the
-        rounding of ``gram``.
+    The derivatives are in ``gram``, symmetric and as if its entries were independent, and in
+    ``cross``, ``residuals`` and ``noise``.
 
-    Returns
-    -------
-    elbo : Tensor of shape ()
-        Nats, summed over the outputs.
-    by_gram : Tensor of shape (p, p)
-        Symmetric; derivatives in the entries as if they were independent.
-    by_cross : Tensor of shape (p, t)
-    by_residuals : Tensor of shape ()
-    by_noise : Tensor
-        In the shape of ``noise``.
-
-    Notes
-    -----
     Source: Titsias (2009), eq. 9, in whitened coordinates.
 
     For one output, with Gram matrix G, cross products c, noise variance v,

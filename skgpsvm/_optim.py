@@ -37,15 +37,20 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, min_gain=0.0):
 
     def loss_and_gradient(x):
         nonlocal best
-        point = torch.tensor(x, dtype=start.dtype, device=start.device)
-        value, gradient = _evaluated(value_and_gradient, point, required=best is None)
-        loss, gradient = -value, -gradient.cpu().numpy()
-        if best is not None and value == -math.inf:
+        try:
+            value, gradient = value_and_gradient(torch.tensor(x, device=start.device))
+            is_finite = math.isfinite(value) and gradient.isfinite().all()
+        except NotPositiveDefiniteError:
+            if best is None:
+                raise
+            is_finite = False
+        if best is not None and not is_finite:
             # With t from 0 at the best point to 1 at this one, and s the slope in t at 0:
             # loss + s t - 2 s t^2, which is loss - s with slope -3 s at t = 1.
             move = x - best[2]
             slope = min(best[1] @ move, -_MIN_SLOPE * max(1.0, abs(best[0])))
             return best[0] - slope, -3 * slope * move / (move @ move)
+        loss, gradient = -value, -gradient.cpu().numpy()
         if best is None or loss < best[0]:
             best = loss, gradient, x.copy()
         return loss, gradient
@@ -105,22 +110,6 @@ def adadelta_step(memory, gradient, rate):
 
 
 STEPS = {"adam": adam_step, "adadelta": adadelta_step}
-
-
-def _evaluated(value_and_gradient, point, *, required):
-    """Return value and gradient at a point; the value is -inf if the point is rejected.
-
-    A ``required`` point, such as the first one, which has none to go back to, is not rejected.
-    """
-    try:
-        value, gradient = value_and_gradient(point)
-    except NotPositiveDefiniteError:
-        if required:
-            raise
-        return -math.inf, torch.zeros_like(point)
-    if required or (math.isfinite(value) and gradient.isfinite().all()):
-        return value, gradient
-    return -math.inf, torch.zeros_like(point)
 
 
 class FlatParameters:

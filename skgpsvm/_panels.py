@@ -100,6 +100,5 @@ class PanelFalkon:
         self._inner = PanelCholesky(panel, size, dtype=dtype)
 
     def __call__(self, residual):
-        """Return the inverse times residuals (q, M)."""
         whitened = self._factor.solve(residual.T)
         return self._factor.solve_transposed(self._inner.inverse(whitened)).T

@@ -186,7 +186,6 @@ class ParameterRules:
         return True
 
     def solver_classes(self):
-        """Return the classes of the solvers."""
         return tuple(dict.fromkeys(type(one) for one in self.solvers.values() if one))
 
     def check_solver(self, estimator):

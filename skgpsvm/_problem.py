@@ -50,12 +50,10 @@ class Problem:
 
     @cached_property
     def random_state(self) -> np.random.RandomState:
-        """Random numbers of NumPy."""
         return np.random.RandomState(self.seed)
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """Random numbers of torch."""
         return torch.Generator().manual_seed(self.seed)
 
     @cached_property

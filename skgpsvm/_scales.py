@@ -22,15 +22,8 @@ def usual_deviations(X, n, deviations):
     of all rows. Otherwise it would gain little, and rows with a far value would be alone.
 
     Distinct values count once, since one far value may be frequent, as a code is, and so may one
-    that is not far, such as zero.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_rows, d)
-        Some or all rows.
-    n : float
-        Number of these rows, or the sum of their weights.
-    deviations : ndarray of shape (d,)
+    that is not far, such as zero. X are some or all rows, and n is the number of these rows, or the
+    sum of their weights. The ``deviations`` (d,) are those of all rows.
     """
     found = deviations.copy()
     for j, column in enumerate(X.T):

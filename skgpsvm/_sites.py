@@ -26,36 +26,22 @@ class Sites:
 
 
 class SiteLikelihood(ABC):
-    """Likelihood that gives each row Gaussian sites on its active latents.
+    """Likelihood that gives each row Gaussian sites on its active latents."""
 
-    Attributes
-    ----------
-    n_latents : int
-    coupling : float
-        Factor of a latent's curvature that stands for the curvature of all latents together, see
-        `leave_one_out`.
-    tied : bool
-        Whether all latents tie at the prior, so that `active_latents` is arbitrary there and
-        `tied_update` is used instead.
-    conjugate : bool
-        Whether the sites are the same at all means and variances.
-    activates_all : bool
-        Whether every latent is active in every row, in order.
-    latents_per_output : int
-        Number k of latents of one output: latent j of c is of output j modulo c / k.
-    smooth : bool
-        Whether the loss has a continuous gradient, so that sweeps have a fixed point.
-    relative : bool
-        Whether the loss depends on the differences of latents only.
-    redescending : bool
-        Whether the gradient vanishes where the loss is large, so that sweeps converge slowly.
-    coupled : bool
-        Whether the loss has a curvature between latents, which `hessian` returns.
-    """
-
+    n_latents: int
+    latents_per_output = 1  # number k of latents: latent j of c is of output j modulo c / k
+    # Factor of a latent's curvature that stands for that of all latents, see `leave_one_out`
     coupling = 1.0
-    tied = conjugate = activates_all = relative = redescending = coupled = False
-    smooth, latents_per_output = True, 1
+    # Whether all latents tie at the prior, so that `active_latents` is arbitrary there and
+    # `tied_update` is used instead
+    tied = False
+    conjugate = False  # whether the sites are the same at all means and variances
+    activates_all = False  # whether every latent is active in every row, in order
+    smooth = True  # whether the loss has a continuous gradient, so that sweeps have a fixed point
+    relative = False  # whether the loss depends on the differences of latents only
+    # Whether the gradient vanishes where the loss is large, so that sweeps converge slowly
+    redescending = False
+    coupled = False  # whether the loss has a curvature between latents, which `hessian` returns
 
     @property
     def groups(self):

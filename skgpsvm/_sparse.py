@@ -239,7 +239,6 @@ class SparseProblem:
         return free
 
     def prior(self):
-        """Return the prior of theta, or None."""
         return None if self.make_prior is None else self.make_prior(self.rows)
 
     def free(self, model, names, noise_bounds=PARAMETER_BOUNDS):
@@ -272,7 +271,6 @@ class SparseProblem:
         return method(ascent, adam, self.max_iter, self.tol, batch_size, generator)
 
     def on(self, rows):
-        """Return the problem of some rows."""
         return replace(self, rows=rows)
 
     def on_few(self, max_rows):

@@ -65,23 +65,6 @@ def half_widths(likelihood, variance, noise, level):
     return _in_parts(lambda own: _quantiles(own, noise, weights, z), variance)
 
 
-def half_widths_of_mixture(variance, noise, mean, log_variance, level):
-    """Return half the widths of predictive intervals, (n, t), where noise variances are uncertain.
-
-    ``noise`` are medians of the prior noise variances, and ``mean`` and ``log_variance`` moments of
-    the logarithms of the noise variances, relative to these.
-    """
-    nodes, weights = np.polynomial.hermite.hermgauss(_NOISE_NODES)
-    z, weights = ndtri((1 + level) / 2), weights / weights.sum()
-    noise = np.broadcast_to(noise, variance.shape[1:])[:, None]
-
-    def of_rows(variance, mean, log_variance):
-        shift = np.sqrt(2 * log_variance)[..., None] * nodes
-        return _quantiles(variance, noise * np.exp(mean[..., None] + shift), weights, z)
-
-    return _in_parts(of_rows, variance, mean, log_variance)
-
-
 def _in_parts(function, *arrays):
     """Return a function of the rows of arrays (n, t), some thousand rows at a time."""
     starts = range(0, len(arrays[0]), CHUNK_ROWS)
@@ -186,7 +169,14 @@ class VaryingNoise(AddedNoise):
 
     def interval(self, mean, variance, level):
         (f, g), (v, nu) = (np.split(part, 2, axis=1) for part in (mean, variance))
-        reach = half_widths_of_mixture(v, self.variances, g, nu, level)
+        nodes, weights = np.polynomial.hermite.hermgauss(_NOISE_NODES)
+        z, weights = ndtri((1 + level) / 2), weights / weights.sum()
+
+        def of_rows(v, g, nu):
+            log_noise = g[..., None] + np.sqrt(2 * nu)[..., None] * nodes
+            return _quantiles(v, self.variances[:, None] * np.exp(log_noise), weights, z)
+
+        reach = _in_parts(of_rows, v, g, nu)
         return f - reach, f + reach
 
     def _deviations(self, latents):

@@ -11,24 +11,6 @@ from numpy.typing import ArrayLike
 from sklearn.utils import metaestimators
 from torch.utils.data import Dataset
 
-__all__ = [
-    "ArrayLike",
-    "ClassWeight",
-    "Device",
-    "Dtype",
-    "InducingPoints",
-    "MatrixLike",
-    "MeanFunction",
-    "Method",
-    "Optimizer",
-    "PathLike",
-    "RandomStateLike",
-    "RegressionLikelihood",
-    "Score",
-    "available_if",
-    "ndarray",
-]
-
 Method = TypeVar("Method", bound=Callable)
 
 

@@ -172,7 +172,8 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
     if problem.start is not None:
         return found, [problem.start]
     rows, family = problem.rows, FAMILIES[estimator.likelihood]
-    links = rows.with_targets(_links(rows, family)).with_mean_weight_one()
+    half = 0.5 / rows.weights[:, None] if family.is_count else 0.0  # half a count
+    links = rows.with_targets(family.link.of(rows.targets + half)).with_mean_weight_one()
     means = links.sum(links.weights @ links.targets)[0] / links.total_weight
     squares = links.sum(links.weights @ (links.targets - means).square())[0]
     scale = (squares / links.total_weight).sqrt()
@@ -210,12 +211,6 @@ def _min_dispersion(rows, dispersion, is_count):
         return max(_MIN_SHARE_OF_AMOUNTS * dispersion.min().item(), _MIN_VARIANCE_OF_LINKS)
     total = rows.sum(rows.weights @ rows.targets)[0].max().item()
     return _MIN_SHARE_OF_COUNTS * rows.total_weight / max(total, 1.0)
-
-
-def _links(rows, family):
-    """Return the link of targets (n, t), half a count added where they are counts."""
-    half = 0.5 / rows.weights[:, None] if family.is_count else 0.0
-    return family.link.of(rows.targets + half)
 
 
 def classification_problem(estimator, problem, mean, max_all=0):

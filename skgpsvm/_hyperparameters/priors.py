@@ -76,11 +76,9 @@ class SlopePrior:
         return self._variance @ theta - 2 * theta[self._lengths] + self._unit
 
     def log_density(self, theta):
-        """Return the log density up to a constant, a scalar tensor."""
         return -torch.nn.functional.softplus(self._log_squares(theta)).sum()
 
     def gradient(self, theta):
-        """Return the derivatives of the log density, (k,)."""
         share = torch.sigmoid(self._log_squares(theta))
         gradient = -share.sum() * self._variance
         gradient[self._lengths] += 2 * share
@@ -94,11 +92,9 @@ class JointPrior:
         self._parts = list(zip(priors, slices, strict=True))
 
     def log_density(self, theta):
-        """Return the log density up to a constant, a scalar tensor."""
         return sum(prior.log_density(theta[at]) for prior, at in self._parts)
 
     def gradient(self, theta):
-        """Return the derivatives of the log density, (k,)."""
         total = torch.zeros_like(theta)
         for prior, at in self._parts:
             total[at] += prior.gradient(theta[at])
@@ -160,7 +156,6 @@ class SignalPrior:
         return theta
 
     def log_density(self, theta):
-        """Return the log density up to a constant, a scalar tensor."""
         deviations = (0.5 * theta[self._terms]).exp()
         c, log_ratios = self._split(theta)
         rounding = log_ratios.new_tensor(_ROUNDING)
@@ -168,7 +163,6 @@ class SignalPrior:
         return -2 * deviations.log1p().sum() - penalty - 0.5 * _LENGTH_PRECISION * c**2
 
     def gradient(self, theta):
-        """Return the derivatives of the log density, (k,)."""
         deviations = (0.5 * theta[self._terms]).exp()
         gradient = torch.zeros_like(theta)
         gradient[self._terms] = -deviations / (1 + deviations)
@@ -214,7 +208,6 @@ class Penalized:
         return log_prior.item(), self._prior.gradient(theta), -below / _NOISE_SPREAD
 
     def value(self, theta, Z, noise):
-        """Return the sum, nats."""
         return self.bound.value(theta, Z, noise) + self._log_prior(theta, noise)[0]
 
     def value_and_gradient(self, theta, Z, noise):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from .._csr import dense
 from .._evidence import distinct_rows
 from .._linalg import cholesky
 from .._sites import Sites
@@ -177,4 +176,4 @@ class LatentRows:
     def __init__(self, rows):
         X, self.targets, weights = rows.take(slice(None))
         self.weights = weights.double()
-        self.X, self.group = distinct_rows(dense(X).double())
+        self.X, self.group = distinct_rows(X.to_dense().double())

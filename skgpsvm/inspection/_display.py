@@ -110,15 +110,9 @@ class ComponentEffectDisplay:
             Latent function whose effects are drawn: the label of a class, the number of an output,
             or "noise" for the logarithm of the standard deviation of noise that varies, with
             several outputs "noise 0" and so on. Required if there are several classes or outputs.
-        ax : Axes or array-like of Axes, default=None
-            See `plot`.
-        n_cols : int, default=None
-            Number of panels in a row. None means three for up to nine panels, and up to six for
-            more. In a new figure, more than four in a row are drawn smaller.
-        line_kw : dict, default=None
-            Keyword arguments of curves and points, see `plot`.
-        heatmap_kw : dict, default=None
-            Keyword arguments of heat maps, see `plot`.
+        ax, n_cols, line_kw, heatmap_kw : optional
+            Axes, number of panels in a row, and keyword arguments of curves and of heat maps, see
+            `plot`.
 
         Returns
         -------

@@ -89,43 +89,50 @@ def component_effects(estimator, X, features, level, n_points, latent):
     check_number("n_points", n_points, 4, integer=True)
     names = feature_names(estimator)
     X = None if X is None else estimator._check_new(X)
-    shares = estimator._shares_in(latent_place(estimator, latent))
+    own, width = latent_place(estimator, latent), norm.ppf((1 + level) / 2)
+    shares = estimator._shares_in(own)
     places, basis = _chosen(estimator, features, names, shares), estimator._latents[0].basis
     terms = {place: basis.terms[place] for place in places}
     derived = basis.masses | basis.steps
     used = sorted({j for term in terms.values() for j in term} - derived.keys())
     sentinels = {j: basis.features[j].sentinels for j in used}
     axes = {j: _axis(estimator, j, j, X, n_points) for j in used}
-    moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
+    d = estimator.n_features_in_
+
+    def moments(rows, places):
+        """Return effects of terms on encoded rows (b, d), and their bounds: (3, b, k)."""
+        mean, std = (part[..., own] for part in estimator._explained(rows, places))
+        return np.stack([mean, mean - width * std, mean + width * std])
+
     alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
     for place in places:
         term = terms[place]
-        own = [axes[j] for j in term if j in axes]
-        missing, rug, support = None, own[0].rug if own else None, None
+        grids = [axes[j] for j in term if j in axes]
+        missing, rug, support = None, grids[0].rug if grids else None, None
         if len(term) == 2:
-            own = [axis.coarser() for axis in own]
-            curves = _on_pair(moments, term, own, d, place)
+            grids = [axis.coarser() for axis in grids]
+            curves = _on_pair(moments, term, grids, d, place)
             if X is not None:
-                rug, support = _rows_of_pair(own, [column(X, j) for j in term])
-        elif own:
-            curves = singles[:, : len(own[0].labels), alone.index(place)]
+                rug, support = _rows_of_pair(grids, [column(X, j) for j in term])
+        elif grids:
+            curves = singles[:, : len(grids[0].labels), alone.index(place)]
             if term[0] in basis.absent:
                 missing = singles[:, -1, alone.index(place)]
         else:
             j = estimator.terms_[place][0]
-            own = [_axis(estimator, term[0], j, X, n_points)]
-            rows = np.zeros((len(own[0].values), d))
-            rows[:, j] = own[0].values
+            grids = [_axis(estimator, term[0], j, X, n_points)]
+            rows = np.zeros((len(grids[0].values), d))
+            rows[:, j] = grids[0].values
             curves = moments(rows, [place])[..., 0]
         found.append(
             Bunch(
                 name=estimator.term_names_[place],
                 latent=latent,
                 share=shares[place],
-                feature_names=tuple(axis.name for axis in own),
-                categorical=tuple(axis.categorical for axis in own),
-                grid=tuple(axis.labels for axis in own),
+                feature_names=tuple(axis.name for axis in grids),
+                categorical=tuple(axis.categorical for axis in grids),
+                grid=tuple(axis.labels for axis in grids),
                 **dict(zip(("effect", "lower", "upper"), curves, strict=True)),
                 rug=rug,
                 support=support,
@@ -263,20 +270,6 @@ def _chosen(estimator, features, names, shares):
             )
         found.append(terms.index(term))
     return found
-
-
-def _moments(estimator, latent, width):
-    """Return a function of encoded rows (b, d) and the places of k terms.
-
-    It returns the effects with their lower and upper bounds, ndarray (3, b, k).
-    """
-    own = latent_place(estimator, latent)
-
-    def moments(rows, places):
-        mean, std = (part[..., own] for part in estimator._explained(rows, places))
-        return np.stack([mean, mean - width * std, mean + width * std])
-
-    return moments
 
 
 def _on_singles(moments, places, axes, d, n_points):

@@ -296,8 +296,6 @@ class ANOVACategorical(NonstationaryKernel):
 
 @register_torch_kernel(ANOVACategorical)
 class _TorchANOVACategorical(_TorchOneFeature):
-    """Torch form of ANOVACategorical."""
-
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
         weights = np.asarray(kernel.weights, dtype=float)

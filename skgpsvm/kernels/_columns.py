@@ -102,8 +102,6 @@ def checked_columns(columns, d):
 
 @register_torch_kernel(Columns)
 class _TorchColumns(TorchKernel):
-    """Torch form of Columns."""
-
     def __init__(self, kernel, start):
         self._inner, self._columns = torch_kernel(kernel.kernel, start), kernel.columns
         self.returns_new_memory = self._inner.returns_new_memory

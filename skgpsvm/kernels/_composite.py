@@ -41,23 +41,6 @@ class _Constant(FeatureKernel):
     def exact_features(self, X, theta):
         return self.value("constant_value", theta, X).sqrt().expand(X.shape[0], 1)
 
-    def vjp(self, X, Z, theta, points=True):
-        value = self.value("constant_value", theta, X)
-
-        def pull_back(adjoint):
-            return self._gradient(theta, value * adjoint.sum()), torch.zeros_like(Z)
-
-        return value.expand(len(X), len(Z)), pull_back
-
-    def diag_gradient(self, X, theta, adjoint):
-        return self._gradient(theta, self.value("constant_value", theta, X) * adjoint.sum())
-
-    def _gradient(self, theta, by_log):
-        by_theta = torch.zeros_like(theta)
-        for position in self._position.values():
-            by_theta[position] = by_log
-        return by_theta
-
 
 @register_torch_kernel(sk.WhiteKernel)
 class _White(TorchKernel):
@@ -72,18 +55,12 @@ class _White(TorchKernel):
         return self.value("noise_level", theta, X).repeat(len(X))
 
 
-def _one(X):
-    return torch.ones((), dtype=X.dtype, device=X.device)
-
-
 def _flatten(nodes, composite):
     """Return the nodes, with each of type `composite` replaced by its parts."""
     return [p for node in nodes for p in (node.parts if isinstance(node, composite) else [node])]
 
 
 class _Sum(TorchKernel):
-    """Sum of kernels."""
-
     returns_new_memory = True
 
     def __init__(self, parts):
@@ -145,7 +122,7 @@ class _Product(TorchKernel):
     def vjp(self, X, Z, theta, points=True):
         if len(self._others) > 1:
             return super().vjp(X, Z, theta, points)
-        constant = reduce(torch.mul, self._values(theta, X), _one(X))
+        constant = self._constant(theta, X)
         values, pull_back_values = self._others[0].vjp(X, Z, theta, points)
 
         def pull_back(adjoint):  # it is linear, so that the constant multiplies what is small
@@ -158,7 +135,7 @@ class _Product(TorchKernel):
     def diag_gradient(self, X, theta, adjoint):
         if len(self._others) > 1:
             return super().diag_gradient(X, theta, adjoint)
-        constant, other = reduce(torch.mul, self._values(theta, X), _one(X)), self._others[0]
+        constant, other = self._constant(theta, X), self._others[0]
         by_theta = other.diag_gradient(X, theta, adjoint)
         self._add_constants(by_theta, other.diag(X, theta), adjoint)
         return constant.to(theta) * by_theta
@@ -175,8 +152,12 @@ class _Product(TorchKernel):
         return [*self._others, *self._constants]
 
     def _values(self, theta, X):
-        """Return the values of the constants."""
         return (part.value("constant_value", theta, X) for part in self._constants)
+
+    def _constant(self, theta, X):
+        """Return the product of the constants, ()."""
+        one = torch.ones((), dtype=X.dtype, device=X.device)
+        return reduce(torch.mul, self._values(theta, X), one)
 
     def spectra(self):
         if len(self._others) > 1:
@@ -232,7 +213,6 @@ register_torch_kernel(sk.Product)(partial(_build_pair, combine=_Product))
 
 @register_torch_kernel(sk.Exponentiation)
 def _exponentiation(kernel, start):
-    """Return the torch form of Exponentiation."""
     return _Power(torch_kernel(kernel.kernel, start), kernel.exponent)
 
 

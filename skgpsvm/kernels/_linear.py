@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from sklearn.gaussian_process.kernels import DotProduct
 
-from .._csr import dense, squared_norms
+from .._csr import squared_norms
 from .._torch_kernels import FeatureKernel, check_per_feature, register_torch_kernel
 from .._transfers import to_device
 from .._typing import ArrayLike
@@ -67,8 +67,6 @@ class Linear(LengthScaleKernel):
 
 @register_torch_kernel(Linear)
 class _TorchLinear(FeatureKernel):
-    """Torch form of Linear."""
-
     takes_sparse = True
 
     def __init__(self, kernel, start):
@@ -99,7 +97,7 @@ class _TorchLinear(FeatureKernel):
         return d
 
     def exact_features(self, X, theta):
-        return (dense(X) - self._offset_of(X)) / self.per_feature("length_scale", theta, X)
+        return (X.to_dense() - self._offset_of(X)) / self.per_feature("length_scale", theta, X)
 
 
 @register_torch_kernel(DotProduct)
@@ -123,4 +121,4 @@ class _DotProduct(FeatureKernel):
         return d + 1
 
     def exact_features(self, X, theta):
-        return torch.cat([self.value("sigma_0", theta, X).expand(X.shape[0], 1), dense(X)], 1)
+        return torch.cat([self.value("sigma_0", theta, X).expand(X.shape[0], 1), X.to_dense()], 1)

@@ -140,8 +140,6 @@ def _check_columns(n_features, n_scales, *arrays):
 
 @register_torch_kernel(MultiscaleRBF)
 class _TorchMultiscaleRBF(TorchKernel):
-    """Torch form of MultiscaleRBF."""
-
     returns_new_memory = True
 
     def __init__(self, kernel, start):

@@ -177,19 +177,22 @@ class _Stationary(TorchKernel):
         def pull_back(adjoint):
             W = adjoint * derivative
             if sq is not None:
-                by_theta = torch.zeros_like(theta)
-                for position in self._position.values():
-                    by_theta[position] = (-2 * profile.derivative_unit) * (W * sq).sum().to(theta)
-                return by_theta, theta.new_zeros(())
+                by_scale = (-2 * profile.derivative_unit) * (W * sq).sum().to(theta)
+                return self._by_theta(by_scale, theta), theta.new_zeros(())
             columns, at_A = W.sum(0)[:, None] * B, W.T @ A
-            by_theta = torch.zeros_like(theta)
-            for position in self._position.values():
-                squares = W.sum(1) @ A.square() + ((columns - 2 * at_A) * B).sum(0)
-                by_scale = (-2 * profile.derivative_unit) * squares.to(theta)
-                by_theta[position] = by_scale if scale.ndim else by_scale.sum()
+            squares = W.sum(1) @ A.square() + ((columns - 2 * at_A) * B).sum(0)
+            by_scale = (-2 * profile.derivative_unit) * squares.to(theta)
+            by_theta = self._by_theta(by_scale if scale.ndim else by_scale.sum(), theta)
             return by_theta, (2 * profile.derivative_unit) * (columns - at_A) / scale
 
         return K, pull_back
+
+    def _by_theta(self, by_log, theta):
+        """Return derivatives in theta, given those in the logarithm of the scale."""
+        by_theta = torch.zeros_like(theta)
+        for position in self._position.values():  # none if it is fixed
+            by_theta[position] = by_log
+        return by_theta
 
     def diag_gradient(self, X, theta, adjoint):
         return torch.zeros_like(theta)

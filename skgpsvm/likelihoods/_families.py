@@ -10,7 +10,6 @@ from .._quadrature import expect, gauss_hermite, safe_std
 from .._typing import ArrayLike
 from ._base import (
     IndependentColumns,
-    Likelihood,
     capped_exp,
     capped_exp_derivative,
     log_parameter,
@@ -19,7 +18,7 @@ from ._base import (
 _NEWTON_STEPS = 6  # reach the mode to rounding from anywhere
 
 
-class Poisson(Likelihood):
+class Poisson(IndependentColumns):
     r"""Counts with log link, ``y ~ Poisson(exp(f))``, independent over columns.
 
     Any y >= 0 is allowed; the gamma function extends the factorial. To model counts over exposures,
@@ -41,10 +40,8 @@ class Poisson(Likelihood):
     Source: McCullagh and Nelder (1989), chapter 6.
     """
 
-    step = 0.5
-
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        return _log_mass(y, f).sum(-1)
+    def _log_density(self, y, f):
+        return _log_mass(y, f)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return _expected_log_mass(y, mean, var).sum(-1)

@@ -77,7 +77,6 @@ class Ordinal(SingleLatent):
 
     @property
     def n_classes(self) -> int:
-        """Number of classes."""
         return len(self.log_widths) + 2
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:

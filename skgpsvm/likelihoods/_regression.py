@@ -158,17 +158,7 @@ class Heteroscedastic(Likelihood):
         return f, v + self.noise_variance(mean, var)
 
     def noise_variance(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Return the expected noise variance.
-
-        Parameters
-        ----------
-        mean, var : Tensor of shape (b, c)
-            Moments of the latent values.
-
-        Returns
-        -------
-        noise_variance : Tensor of shape (b, t)
-        """
+        """Return the expected noise variance, (b, t)."""
         (_, g), (_, nu) = mean.chunk(2, -1), var.chunk(2, -1)
         return (g + self.log_noise_var + 0.5 * nu).exp()
 
@@ -178,7 +168,7 @@ class Heteroscedastic(Likelihood):
         return y - f, v, g + self.log_noise_var, nu
 
 
-class Laplace(Likelihood):
+class Laplace(IndependentColumns):
     """Laplace noise, density ``exp(-|y - f| / scale) / (2 scale)``, independent over columns.
 
     Parameters
@@ -206,10 +196,8 @@ class Laplace(Likelihood):
         """Return the mean absolute deviation of the noise, a tensor."""
         return self.log_scale.exp()
 
-    step = 0.5
-
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        return -((y - f).abs() / self.scale + self._log_normalizer()).sum(-1)
+    def _log_density(self, y, f):
+        return -((y - f).abs() / self.scale + self._log_normalizer())
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         expected = _expected_abs((y - mean) / self.scale, var / self.scale**2)
