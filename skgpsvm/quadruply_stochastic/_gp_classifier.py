@@ -229,7 +229,7 @@ class QSGPClassifier(GPClassifier):
         return fit_qs(self, sparse, learn_classifier)
 
     def _update_model(self, problem):
-        return take_steps(self, problem, streamed=True)
+        return take_steps(self, problem, problem.start, problem.rows, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         return {

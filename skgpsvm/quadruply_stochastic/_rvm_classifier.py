@@ -192,7 +192,7 @@ class QSRVMClassifier(GPClassifier):
         return fit_rvm(self, problem)
 
     def _update_model(self, problem):
-        return take_rvm_steps(self, problem, streamed=True)
+        return take_rvm_steps(self, problem, problem.start, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         left_out, prior = summaries[0].left_out or (None, None)

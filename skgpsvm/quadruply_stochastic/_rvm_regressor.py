@@ -217,7 +217,7 @@ class QSRVMRegressor(GPRegressor):
         return fit_rvm(self, problem, *self._initial_noise(problem.rows))
 
     def _update_model(self, problem):
-        return take_rvm_steps(self, problem, streamed=True)
+        return take_rvm_steps(self, problem, problem.start, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])

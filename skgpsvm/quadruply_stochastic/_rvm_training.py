@@ -110,7 +110,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     has_folds = rows.n_rows >= _N_FOLDS
     noise_bounds = noise_bounds if has_folds else None  # one row would be evidence of no noise
     if problem.start and in_steps:
-        return take_rvm_steps(estimator, problem, noise_bounds=noise_bounds)
+        return take_rvm_steps(estimator, problem, problem.start, noise_bounds=noise_bounds)
     fits = RelevanceFits(estimator, problem, noise_bounds)
     start = problem.start or _initial_model(estimator, problem, noise)
     learns = estimator.optimizer is not None and has_folds
@@ -128,8 +128,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         functions = _functions(rows, estimator.n_basis, random_state).cpu().numpy()
         precisions = np.ones((estimator._make_likelihood().n_latents, len(functions) + 1))
         model = replace(start, bases=functions, precisions=precisions)
-        support = rows.points(rows.drawn(estimator._solver().n_support, random_state))
-        return take_rvm_steps(estimator, problem, model, support, noise_bounds=noise_bounds)
+        return take_rvm_steps(estimator, problem, model, noise_bounds=noise_bounds)
     sweeps, state = fits.initialize(start, rows)
     held_out, left_out = None, None
     if learns:
@@ -232,17 +231,13 @@ class RelevanceFits:
         return with_lengths(start, factor), (noises[factor], _concatenated(moments[factor]))
 
 
-def take_rvm_steps(
-    estimator, problem, model=None, support=None, *, noise_bounds=None, streamed=False
-):
-    """Fit a relevance vector machine by stochastic steps, or continue a fitted one.
+def take_rvm_steps(estimator, problem, start, *, noise_bounds=None, streamed=False):
+    """Fit a relevance vector machine by stochastic steps, from a model with functions.
 
-    A model, of hyperparameters and functions, comes with support rows (p, d); without one, the
-    start of the problem is continued. Streamed rows come in addition to earlier ones, and get one
-    pass.
+    If that is the start of the problem, its steps are continued. Streamed rows come in addition to
+    earlier ones, and get one pass.
     """
-    rows, start = problem.rows, model or problem.start
-    given, solver = start.state(rows.device), estimator._solver()
+    given, solver = start.state(problem.rows.device), estimator._solver()
 
     def fitted(steps, state):
         return start.at(state.as_dict() | steps.posterior(state))
@@ -252,8 +247,7 @@ def take_rvm_steps(
         estimator,
         problem,
         start,
-        rows,
-        support,
+        problem.rows,
         fitted,
         streamed=streamed,
         n_dense=estimator.n_dense_columns if estimator.covariance == "chevron" else 0,
