@@ -64,7 +64,7 @@ class DecoupledState(PCGState):
     """State of `DecoupledInference`; ``means`` (n, c) are those of the last sites."""
 
     linear: torch.Tensor  # (n, c): linear terms of the sites
-    right: torch.Tensor  # (q, M): right-hand side of the systems, for Gaussian noise
+    right: torch.Tensor | None = None  # (q, M): right-hand side of the systems, Gaussian noise
     stale: bool = True  # whether the sites are to be computed before the next iteration
     # Whether the sites were set at another posterior, so that the first update keeps them
     warm: bool = False
@@ -158,18 +158,12 @@ class DecoupledInference(Stage):
         gram, cross = self.rows.sum(mirror(gram), cross)
         mean, _ = weight_moments(gram + identity_like(gram), cross)
         coef = self.bases.embed(mean if self.conjugate else torch.zeros_like(mean))
-        none, norm = torch.zeros_like(coef), coef.new_zeros(len(coef), 1)
         return DecoupledState(
             coef=coef,
-            residual=none,
-            direction=none,
-            norm=norm,
-            first_norm=norm,
             root=roots(gram[:c]),
             means=means,
             precision=precision,
             linear=linear,
-            right=none,
             warm=warm,
         )
 

@@ -59,10 +59,6 @@ class ExactInference(DecoupledInference):
         (loss,) = self.rows.sum(loss)
         state = ExactState(
             coef=first.coef,
-            residual=first.residual,
-            direction=first.direction,
-            norm=first.norm,
-            first_norm=first.first_norm,
             root=first.root,
             means=torch.zeros_like(first.coef),
             precision=precision,

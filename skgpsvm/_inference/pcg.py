@@ -21,11 +21,12 @@ class PCGState(State):
     """
 
     coef: torch.Tensor  # (q, M): the iterate: coefficients of the mean's bases
-    # residual, direction (q, M)
-    residual: torch.Tensor
-    direction: torch.Tensor
-    norm: torch.Tensor  # (q, 1): squared norm of the residual under the preconditioner, r^T z
-    first_norm: torch.Tensor  # (q, 1): the norm that `norm` is compared with
+    # residual, direction (q, M), None before `restart`
+    residual: torch.Tensor | None = None
+    direction: torch.Tensor | None = None
+    # norm (q, 1): squared norm of the residual under the preconditioner, r^T z
+    norm: torch.Tensor | None = None
+    first_norm: torch.Tensor | None = None  # (q, 1): the norm that `norm` is compared with
     change: float = math.inf  # distance from the end, which is compared with the tolerance
     # Of posteriors whose means are solved for. Root (c, p, p): upper triangular roots of the
     # covariances of the whitened weights
