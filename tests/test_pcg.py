@@ -23,7 +23,6 @@ def test_recurrence_solves_systems_and_lowers_the_quadratic_by_its_gains(precond
         return (0.5 * (x @ A * x) - b * x).sum(1, keepdim=True)
 
     state.restart(b, lambda residual: residual @ inverse)
-    state.first_norm = state.norm
     for _ in range(6):
         before, norm = value(state.coef), state.norm
         size = state.advance(state.direction @ A, lambda residual: residual @ inverse)

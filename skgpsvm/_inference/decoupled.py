@@ -19,7 +19,7 @@ from .._linalg import (
 )
 from .._local_variances import widened
 from .._preconditioners import CholeskyPreconditioner
-from .pcg import PCGState, squared_norm
+from .pcg import PCGState
 
 _MIN_RESIDUAL = 1e-6  # in standard deviations, below which the site precision is the curvature
 _MIN_PRECISION = 1e-12
@@ -192,8 +192,7 @@ class DecoupledInference(Stage):
         precondition = partial(self._precondition, state)
         if self._dense_pays(state):
             state.dense, self._preconditioners = True, None
-            state.restart(state.residual, precondition)
-            state.first_norm = squared_norm(state.right, precondition)
+            state.restart(state.residual, precondition, state.right)
         sums = torch.zeros_like(state.direction)
         for index, _, _, weights, K, f in self.bases.passes(self.rows, state.direction):
             precision = state.precision[index].repeat(1, self._n_groups)
@@ -327,12 +326,8 @@ class DecoupledInference(Stage):
             precisions = precisions.mean(0, keepdim=True) if self.conjugate else precisions
             state.index_precisions, self._preconditioners = precisions, None
         state.n_inner = 0
-        precondition = partial(self._precondition, state)
-        state.restart(residual, precondition)
-        state.first_norm = state.norm
-        if self.conjugate:
-            state.right = right
-            state.first_norm = squared_norm(state.right, precondition)
+        state.right = right if self.conjugate else None
+        state.restart(residual, partial(self._precondition, state), state.right)
 
     def _move_sites(self, state, size):
         """Take a pass in which the sites go a share of the way to those at the present moments.

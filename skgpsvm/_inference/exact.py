@@ -68,7 +68,6 @@ class ExactInference(DecoupledInference):
         )
         residual = (weight > 0) * target.repeat(self._n_groups, 1)
         state.restart(residual, partial(self._precondition, state))
-        state.first_norm = state.norm
         return state
 
     def step(self, state):

@@ -44,7 +44,6 @@ def chevron(bases, rows, index, precision, n_dense):
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
     state = PCGState(coef=torch.zeros_like(residual))
     state.restart(residual, precondition)
-    state.first_norm = state.norm
     for _ in range(_MAX_ITERATIONS):
         state.advance(product(state.direction), precondition)
         if state.relative_residual() <= _RESIDUAL:
