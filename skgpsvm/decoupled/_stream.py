@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .._fitting import PosteriorStage, State
+from .._fitting import Stage, State
 from .._inference.decoupled import covariance_kl, roots
 from .._linalg import (
     add_grams,
@@ -53,7 +53,7 @@ class StreamState(State):
     change: float = math.inf  # relative change of ``white`` in the last step
 
 
-class DecoupledStream(PosteriorStage):
+class DecoupledStream(Stage):
     r"""Update a fitted posterior, taken as the prior, with the sites of new rows.
 
     The mean's coefficients are whitened, :math:`w = C^\top a` with :math:`K_\alpha = CC^\top`, so
@@ -80,10 +80,6 @@ class DecoupledStream(PosteriorStage):
         self._inner = _added_precision(root)
         self._local = _added_precision(fitted.get("local_root", root))
         self._white, self._root = white, root
-
-    def at(self, state):
-        """Return the stream itself, whose hyperparameters are those of every state."""
-        return self
 
     def init(self):
         """Return the first state: the fitted posterior, no new rows."""
@@ -122,7 +118,8 @@ class DecoupledStream(PosteriorStage):
             add_grams(local, A, widened(precision, residual[:, None]))
         parts = mirror(gram), cross, mirror(inner), mirror(local), loss
         gram, cross, inner, local, loss = self.rows.sum(*parts)
-        objective = self._gain(white, root) - loss.item()
+        gain = self._elbo_part(white, root) - self._elbo_part(self._white, self._root)
+        objective = gain.item() - loss.item()
         if state.before and objective < state.objective - _ROUNDING * abs(state.objective):
             state.share /= 2
             self._move(state, state.before, 0.5)
@@ -149,10 +146,6 @@ class DecoupledStream(PosteriorStage):
     def converged(self, state):
         """Return whether the whitened coefficients hardly changed."""
         return state.change < self.tol
-
-    def _gain(self, white, root):
-        """Return what the earlier rows and the prior add to the ELBO, less what they did, nats."""
-        return (self._elbo_part(white, root) - self._elbo_part(self._white, self._root)).item()
 
     def _elbo_part(self, white, root):
         """Return the expected log of the earlier rows' sites, less the divergence from the prior.

@@ -14,7 +14,7 @@ from .._hyperparameters.periods import with_most_likely_periods
 from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
-from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED, update_posterior
+from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..kernels import MultiscaleRBF
@@ -74,11 +74,9 @@ def update_decoupled(estimator, problem, variance):
     rows, old = problem.rows, problem.start
     parts = parts_on_device(old, estimator._make_likelihood(), rows)
     stream = DecoupledStream(*parts, rows, estimator.tol, old.state(rows.device))
-    return update_posterior(estimator, problem, stream, stream.init(), _summary)
-
-
-def _summary(_, state):
-    return Summary(state.objective)
+    state = stream.init()
+    curve = problem.run_stage("stream", stream, state, estimator.max_iter)
+    return Fitted(old.at(state), curve, Summary(state.objective))
 
 
 def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False):
