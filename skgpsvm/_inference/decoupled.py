@@ -362,20 +362,22 @@ class DecoupledInference(Stage):
         return residual, right, gram
 
     def _precondition(self, state, residual):
-        """Return the preconditioned residuals (q, M); outputs of Gaussian noise share one inverse.
-
-        The dense inverse is an exception: each output has its own.
-        """
-        if self._preconditioners is None and state.dense:
-            grams = self._dense_grams(state.precision)
-            inverses = [CholeskyPreconditioner(self.bases, gram) for gram in grams]
-            self._preconditioners = inverses * self._n_groups
-        elif self._preconditioners is None:
-            X = self.rows.inputs(self.index)
-            self._preconditioners = self.bases.preconditioners(X, state.index_precisions)
+        """Return the preconditioned residuals (q, M)."""
+        if self._preconditioners is None:
+            self._preconditioners = self._make_preconditioners(state)
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
+
+    def _make_preconditioners(self, state):
+        """Return functions of residuals, each for equally many of the systems, in their order.
+
+        Outputs of Gaussian noise share one, except that each has a dense inverse of its own.
+        """
+        if not state.dense:
+            return self.bases.preconditioners(self.rows.inputs(self.index), state.index_precisions)
+        grams = self._dense_grams(state.precision)
+        return [CholeskyPreconditioner(self.bases, gram) for gram in grams] * self._n_groups
 
     def _dense_grams(self, precision):
         """Yield the whitened Gram matrix of each output: lower triangle of (M, M).
