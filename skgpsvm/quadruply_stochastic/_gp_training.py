@@ -173,7 +173,6 @@ def take_steps(estimator, problem, start, rows, *, others=None, left_out=None, s
     calibration, and ``left_out`` has predictions of rows without them, see `learn_classifier`. Rows
     that are streamed come in addition to earlier ones, and get one pass.
     """
-    n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
     given, limits, log_noise_change = start.state(rows.device), None, 0.0
     if not streamed and estimator._solver().learn_hyperparameters:
         limits = _hyperparameter_limits(start, estimator._noise_model, given["noise"])
@@ -203,7 +202,6 @@ def take_steps(estimator, problem, start, rows, *, others=None, left_out=None, s
         fitted,
         left_out=left_out,
         streamed=streamed,
-        n_dense=n_dense[estimator.covariance],
         limits=limits,
     )
 

@@ -250,7 +250,6 @@ def take_rvm_steps(estimator, problem, start, *, noise_bounds=None, streamed=Fal
         problem.rows,
         fitted,
         streamed=streamed,
-        n_dense=estimator.n_dense_columns if estimator.covariance == "chevron" else 0,
         limits=None if streamed else _limits(solver, start, given, noise_bounds),
         threshold=estimator.relevance_threshold,
     )

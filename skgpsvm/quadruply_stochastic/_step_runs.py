@@ -45,8 +45,11 @@ def run_steps(
     problem.generator.manual_seed(problem.seed)
     device, solver = rows.device, estimator._solver()
     passes = 1 if streamed else estimator.max_iter
-    parts = estimator._make_likelihood(), start.mean_bases(device), start.basis(device), rows
-    steps = kind(*parts, problem.generator, solver, passes=passes, **options)
+    basis = start.basis(device) if estimator.covariance == "nystroem" else None
+    n_dense = estimator.n_dense_columns if estimator.covariance == "chevron" else 0
+    parts = estimator._make_likelihood(), start.mean_bases(device), basis, rows
+    options |= {"passes": passes, "n_dense": n_dense}
+    steps = kind(*parts, problem.generator, solver, **options)
     if start is problem.start:
         state = kind.state_class.from_arrays(start.steps, device)
     else:

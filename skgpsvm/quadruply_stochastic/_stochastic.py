@@ -8,7 +8,6 @@ from .._collapsed import JITTER
 from .._fitting import Stage
 from .._linalg import cholesky
 from .._optim import adam_step
-from .._posteriors import WhitenedBasis
 from .._sparse import LEARNING_RATE
 from .._transfers import to_device
 from ..exceptions import DivergenceError
@@ -46,8 +45,8 @@ class StochasticSteps(Stage):
     the inducing points. Otherwise the running sum is the diagonal of a chevron, whose dense columns
     take gradient steps as the mean does. A logarithmic barrier keeps their diagonal positive.
 
-    ``basis`` has the features of the "nystroem" covariance, which ``n_dense`` None selects; else it
-    is the number of dense columns of a chevron. The options of the ``solver`` are those of
+    ``basis`` has the features of the "nystroem" covariance. Without it, the covariance is a chevron
+    with ``n_dense`` dense columns. The options of the ``solver`` are those of
     `QuadruplyStochastic`. Coefficients are averaged over the second half of the steps in so many
     ``passes``. A rate of "sgd" that is not given is a fraction of the inverse of the largest
     eigenvalue, which is estimated on the support rows.
@@ -64,14 +63,15 @@ class StochasticSteps(Stage):
     state_class = StochasticState
 
     def __init__(
-        self, likelihood, bases, basis, rows, generator, solver, *, n_dense, passes, limits=None
+        self, likelihood, bases, basis, rows, generator, solver, *, passes, n_dense=0, limits=None
     ):
         self._likelihood, self._solver, self._limits = likelihood, solver, limits
         self.bound = quadratic_bound(likelihood.likelihood, likelihood.n_latents)
-        self.bases, self.basis, self.rows, self._generator = bases, basis, rows, generator
-        self._covariance = (
-            NystroemSum(basis) if n_dense is None else ChevronSum(bases, min(n_dense, bases.size))
-        )
+        self.bases, self.rows, self._generator = bases, rows, generator
+        if basis is None:
+            self._covariance = ChevronSum(bases, min(n_dense, bases.size))
+        else:
+            self._covariance = NystroemSum(basis, JITTER[rows.dtype])
         self._batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
         self._n_steps = passes * math.ceil(rows.n_rows / self._batch_size)
         self._is_adagrad = solver.step == "adagrad"
@@ -266,8 +266,7 @@ class StochasticSteps(Stage):
     def _prepare(self, state):
         """Compute the control variate, the learning rate and the covariance's root."""
         if self._limits is not None:
-            self.bound, self.bases, self.basis = self._model_at(state.theta, state.noise)
-            self._covariance = self._covariance.at(self.bases, self.basis)
+            self.bound, self.bases, self._covariance = self._model_at(state.theta, state.noise)
         self._prepare_control_variate(state)
         self._rate = self._learning_rate(state)
         self._covariance.prepare(state)
@@ -330,9 +329,9 @@ class StochasticSteps(Stage):
         return torch.cholesky_solve(cross.T, self._chol).T
 
     def _model_at(self, theta, noise):
-        """Return the bound, the bases and the features at other hyperparameters."""
-        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER[self.rows.dtype])
-        return self._bound_at(noise), self.bases.at(theta), basis
+        """Return the bound, the bases and the covariance at other hyperparameters."""
+        bases = self.bases.at(theta)
+        return self._bound_at(noise), bases, self._covariance.at(bases)
 
     def _bound_at(self, noise):
         likelihood = self._likelihood.at(noise)
@@ -346,15 +345,13 @@ class StochasticSteps(Stage):
         c, k = self.bound.n_latents, len(state.theta)
         X, y, weights = batch
         point = torch.cat([state.theta, state.noise]).requires_grad_()
-        bound, bases, basis = self._model_at(*point.split([k, len(point) - k]))
+        bound, bases, covariance = self._model_at(*point.split([k, len(point) - k]))
         values = [bases.sampled(X, each.units) for each in estimates.draws]
         # Values are those of the estimates, control variates included; gradients are the sums'.
         f = []
         for each, phi, estimate in zip(estimates.draws, values, estimates.f, strict=True):
             total = phi @ (each.scale * state.coef[:, each.coordinates]).T.to(phi)
             f.append(estimate + (total - total.detach()).double())
-        # The diagonal of a chevron stays that of the current bases.
-        covariance = self._covariance.at(self.bases, basis)
         var = covariance.variances(state, X, estimates.draws[0], values[0], f)
         f_i, f_j = (each[:, :c] for each in f)
         multiplicity = self._row_multiplicity(state, weights)
