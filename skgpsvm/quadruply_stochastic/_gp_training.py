@@ -9,7 +9,6 @@ import torch
 
 from .._collapsed import JITTER
 from .._conjugate_gradients import calibrated_fit, fit_by_conjugate_gradients, with_elbo
-from .._estimators import FOLLOWED
 from .._features import FourierFeatures
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._objectives import elbo
@@ -20,7 +19,7 @@ from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._factors import chevron
-from ._step_runs import STEP_OPTIONS, STEP_USES, STEPS, by_steps, run_steps
+from ._step_runs import STEP_USES, STEPS, STREAM_FOLLOWED, by_steps, run_steps
 from ._stochastic import StochasticSteps
 
 SOLVERS = {
@@ -45,9 +44,9 @@ USES = STEP_USES | {
     "tol": _CG | LEARNED,
 }
 QS_FOLLOWED = {
-    "fit": FOLLOWED
+    "fit": STREAM_FOLLOWED
     | MORE_FOLLOWED
-    | dict.fromkeys((*STEP_OPTIONS, "solver__learn_hyperparameters"), ALWAYS)
+    | {"solver__learn_hyperparameters": ALWAYS}
     | dict.fromkeys(
         (
             "augment",
@@ -61,9 +60,7 @@ QS_FOLLOWED = {
         ),
         _CG,
     ),
-    # A pass of steps has no tolerance.
-    "partial_fit": {name: use for name, use in FOLLOWED.items() if name != "tol"}
-    | dict.fromkeys((*STEP_OPTIONS, "solver__batch_size", "solver__learning_rate"), ALWAYS),
+    "partial_fit": STREAM_FOLLOWED,
 }
 
 

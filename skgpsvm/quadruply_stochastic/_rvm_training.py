@@ -9,7 +9,6 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
 from .._calibration import Tempering
-from .._estimators import FOLLOWED
 from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.initialization import median_scales, with_lengths
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
@@ -20,7 +19,7 @@ from .._validation import check_kernel
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._relevance import BiasedDictionary, HeldOutFit, RelevanceSweeps
 from ._relevance_steps import RelevanceSteps
-from ._step_runs import STEP_OPTIONS, STEP_USES, by_steps, run_steps
+from ._step_runs import STEP_USES, STREAM_FOLLOWED, by_steps, run_steps
 
 _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # Factors of the length scales that cross-validation compares. The evidence cannot choose: with a
@@ -54,9 +53,7 @@ class RelevanceModel(WeightSpaceModel):
 
 SOLVERS = {"sweeps": Sweeps(), "quadruply_stochastic": QuadruplyStochastic()}
 _SWEEPS = where(solver=Sweeps)
-_STREAM_FOLLOWED = {name: use for name, use in FOLLOWED.items() if name != "tol"} | dict.fromkeys(
-    (*STEP_OPTIONS, "relevance_threshold", "solver__batch_size", "solver__learning_rate"), ALWAYS
-)
+_STREAM_FOLLOWED = STREAM_FOLLOWED | {"relevance_threshold": ALWAYS}
 RVM_RULES = ParameterRules(
     STEP_USES
     | {

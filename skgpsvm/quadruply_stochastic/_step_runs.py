@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
-from .._parameters import OtherThan, where
+from .._estimators import FOLLOWED
+from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import Summary
 from .._problem import Fitted
 from ..solvers import QuadruplyStochastic
 
-STEP_OPTIONS = [
-    f"solver__{name}" for name in ("control_variate", "decay", "gradient", "n_sampled_basis")
-]
+_OPTIONS = "batch_size", "control_variate", "decay", "gradient", "learning_rate", "n_sampled_basis"
+# A pass of steps has no tolerance.
+STREAM_FOLLOWED = {name: use for name, use in FOLLOWED.items() if name != "tol"} | {
+    f"solver__{name}": ALWAYS for name in _OPTIONS
+}
 STEPS = where(solver=QuadruplyStochastic)
 STEP_USES = {
     "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None))
