@@ -12,7 +12,7 @@ from .._estimators import GPRegressor, target_moments
 from .._optim import NOISE_BOUNDS
 from .._typing import Device, Dtype, RandomStateLike
 from .._validation import differs
-from .._variational import check_noise
+from .._variational import check_regression_parameters
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._rvm_training import (
     RVM_RULES,
@@ -23,8 +23,6 @@ from ._rvm_training import (
     take_rvm_steps,
 )
 from ._step_runs import refuse_known_noise
-
-_LIKELIHOODS = ("gaussian", "laplace")
 
 
 class QSRVMRegressor(GPRegressor):
@@ -199,9 +197,7 @@ class QSRVMRegressor(GPRegressor):
 
     def _check_parameters(self):
         check_rvm_parameters(self)
-        self._check_choice("likelihood", _LIKELIHOODS)
-        self._check_bool("normalize_y")
-        check_noise(self)
+        check_regression_parameters(self, ("gaussian", "laplace"))
 
     def _knows_noise(self, noise_variance):
         refuse_known_noise(self, noise_variance, "sweeps")
