@@ -167,6 +167,7 @@ class QSGPClassifier(GPClassifier):
     """
 
     _rules = ParameterRules(USES, QS_FOLLOWED, solvers=SOLVERS, streaming=QuadruplyStochastic)
+    _check_parameters = check_qs_parameters
 
     likelihood = "softmax"
 
@@ -219,9 +220,6 @@ class QSGPClassifier(GPClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    def _check_parameters(self):
-        check_qs_parameters(self)
 
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "linear")

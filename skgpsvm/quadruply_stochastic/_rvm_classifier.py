@@ -141,6 +141,8 @@ class QSRVMClassifier(GPClassifier):
 
     likelihood = "softmax"
     _rules = RVM_RULES
+    _check_parameters = check_rvm_parameters
+    _is_learned = staticmethod(is_learned)
 
     # Fitted attributes
     kernel_: Kernel
@@ -181,12 +183,6 @@ class QSRVMClassifier(GPClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    def _check_parameters(self):
-        check_rvm_parameters(self)
-
-    def _is_learned(self, name):
-        return is_learned(name)
 
     def _fit_model(self, problem):
         return fit_rvm(self, problem)

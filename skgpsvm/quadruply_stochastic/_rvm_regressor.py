@@ -149,6 +149,7 @@ class QSRVMRegressor(GPRegressor):
     """
 
     _rules = RVM_RULES
+    _is_learned = staticmethod(is_learned)
     _default_dtype = "float64"
 
     # Fitted attributes
@@ -205,9 +206,6 @@ class QSRVMRegressor(GPRegressor):
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)
-
-    def _is_learned(self, name):
-        return is_learned(name)
 
     def _fit_model(self, problem):
         return fit_rvm(self, problem, *self._initial_noise(problem.rows))
