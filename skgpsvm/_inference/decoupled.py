@@ -210,7 +210,6 @@ class DecoupledInference(Stage):
         state.change = min(self._unsolved(state), self._recent_gain(state, gains))
 
     def converged(self, state):
-        """Return whether the residual, or the change of the means, is below the tolerance."""
         return state.change < self.tol
 
     def finish(self, state):

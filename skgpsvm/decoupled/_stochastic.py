@@ -94,9 +94,8 @@ class StochasticBound:
         m, c, before = len(grown["Z"]), len(parameters["coef"]), len(parameters["Z"])
 
         def enlarged(matrix, diagonal):
-            wide = torch.zeros(c, m, m).to(matrix)
+            wide = _padded(matrix, (c, m, m))
             wide.diagonal(dim1=1, dim2=2)[:, before:] = diagonal
-            wide[:, :before, :before] = matrix
             return wide
 
         for name, size in (("mean", m), ("coef", len(grown["bases"]))):

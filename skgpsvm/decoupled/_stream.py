@@ -136,7 +136,6 @@ class DecoupledStream(Stage):
             state.local_root = roots(total["local"])
 
     def converged(self, state):
-        """Return whether the whitened coefficients hardly changed."""
         return state.change < self.tol
 
     def _elbo_part(self, white, root):

@@ -95,6 +95,8 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
             "Stochastic gradients support no linear and no constant terms of a kernel; got "
             f"{start.kernel!r}. Leave them out, or use solver='cg'."
         )
+    learns, moves = estimator.optimizer is not None, estimator.learn_inducing
+    learned = {"theta": learns, "noise": learns and noise.is_free, "Z": moves, "bases": moves}
     bound = StochasticBound(kernel, likelihood, solver.parametrization)
     descent = StochasticDescent(
         bound,
@@ -102,7 +104,7 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
         {"Z": estimator.n_inducing, "bases": estimator.n_mean_bases},
         solver.batch_size or MINIBATCH,
         LEARNING_RATE if solver.learning_rate is None else solver.learning_rate,
-        [part for part in PARTS if part not in _fixed_parts(estimator)],
+        [part for part in PARTS if learned.get(part, True)],
         {"theta": theta_bounds(start.kernel, device).unbind(-1), "noise": noise.limits()},
         problem.generator,
     )
@@ -124,13 +126,6 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
     curve = problem.run_stage("posterior", descent, state, passes, evaluate, **options)
     (model,), (summary,) = evaluate(state)
     return Fitted(replace(model, steps=state.to_arrays()), curve, summary)
-
-
-def _fixed_parts(estimator):
-    """Return the names of the parameters that stochastic gradients leave as they are."""
-    fixed = set() if estimator.optimizer else {"theta", "noise"}
-    fixed |= set() if estimator._noise_model.is_free else {"noise"}
-    return fixed if estimator.learn_inducing else fixed | {"Z", "bases"}
 
 
 def _initial_model(estimator, problem, likelihood, variance):
