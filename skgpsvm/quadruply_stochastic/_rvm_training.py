@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from .._calibration import Tempering
 from .._fitted_models import WeightSpaceModel
-from .._hyperparameters.initialization import median_scales, with_lengths
+from .._hyperparameters.initialization import free_lengths, median_scales, with_lengths
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._predictive import Summary
 from .._problem import Fitted
@@ -111,7 +111,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     fits = RelevanceFits(estimator, problem, noise_bounds)
     start = problem.start or _initial_model(estimator, problem, noise)
     learns = estimator.optimizer is not None and has_folds
-    has_lengths, predicted = _has_lengths(start.kernel), None
+    has_lengths, predicted = free_lengths(start.kernel).any(), None
     if learns and not problem.start and (in_steps or has_lengths):
         subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
         if has_lengths:
@@ -234,7 +234,6 @@ def take_rvm_steps(estimator, problem, start, *, noise_bounds=None, streamed=Fal
     If that is the start of the problem, its steps are continued. Streamed rows come in addition to
     earlier ones, and get one pass.
     """
-    given, solver = start.state(problem.rows.device), estimator._solver()
 
     def fitted(steps, state):
         return start.at(state.as_dict() | steps.posterior(state))
@@ -247,15 +246,16 @@ def take_rvm_steps(estimator, problem, start, *, noise_bounds=None, streamed=Fal
         problem.rows,
         fitted,
         streamed=streamed,
-        limits=None if streamed else _limits(solver, start, given, noise_bounds),
+        limits=None if streamed else _limits(estimator, problem, start, noise_bounds),
         threshold=estimator.relevance_threshold,
     )
 
 
-def _limits(solver, model, given, noise_bounds):
+def _limits(estimator, problem, model, noise_bounds):
     """Return the bounds that `RelevanceSteps` learn the hyperparameters in; None if none is."""
+    given = model.state(problem.rows.device)
     theta, noise = (given[name][:, None].expand(-1, 2) for name in ("theta", "noise"))
-    if solver.learn_hyperparameters:
+    if estimator._solver().learn_hyperparameters:
         theta = theta_bounds(model.kernel, theta.device)
     elif noise_bounds is None:
         return None
@@ -336,8 +336,3 @@ def _folds(rows, random_state):
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
         order = order[np.argsort(first[group], kind="stable")]
     return (rows.divided(units, np.sort(order[i::_N_FOLDS])) for i in range(_N_FOLDS))
-
-
-def _has_lengths(kernel):
-    """Return whether a kernel has a length scale that is not fixed."""
-    return any(h.name.endswith("length_scale") and not h.fixed for h in kernel.hyperparameters)
