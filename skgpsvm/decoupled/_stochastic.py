@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._memory import CACHED_BLOCK, block_rows, n_cached_blocks
-from .._objectives import elbo
 from .._optim import adam_step
 from .._transfers import to_device
 
@@ -272,12 +271,6 @@ class StochasticDescent(Stage):
             parameters["mean"] = zeros(c, 0)
         generator = self._generator.get_state()
         return DescentState(parameters=parameters, scale=scale, generator=generator)
-
-    def elbo(self, posterior, state):
-        """Return the ELBO, nats, with these rows' loss scaled to all rows seen."""
-        likelihood = self.bound.likelihood.at(state.parameters["noise"]).likelihood
-        scale = state.n_seen / self.rows.total_weight
-        return elbo(posterior, likelihood, self.rows, scale).item()
 
     def step(self, state):
         """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""

@@ -11,6 +11,7 @@ from .._estimators import FOLLOWED
 from .._fitted_models import DecoupledModel
 from .._hyperparameters.initialization import median_scales
 from .._hyperparameters.periods import with_most_likely_periods
+from .._objectives import elbo
 from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
@@ -119,7 +120,10 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
         mean, root, bases, coef = bound.posterior(state.parameters)
         found = {"mean": mean, "root": root, "bases": bases, "coef": coef}
         model = replace(start, gram=None).at(state.parameters | found)
-        return [model], [Summary(descent.elbo(model.posterior(device), state))]
+        at_noise = likelihood.at(state.parameters["noise"]).likelihood
+        # The loss of these rows is scaled to all rows seen.
+        value = elbo(model.posterior(device), at_noise, rows, state.n_seen / rows.total_weight)
+        return [model], [Summary(value.item())]
 
     passes = 1 if streamed else estimator.max_iter
     options = {"must_converge": False}
