@@ -54,7 +54,7 @@ class StochasticBound:
         return -ratio * (weights * loss).sum() - divergence
 
     def posterior(self, parameters):
-        """Return the posterior of the parameters: ``mean``, ``root``, ``bases`` and ``coef``.
+        """Return the posterior of the parameters by name: mean, root, bases and coef.
 
         The first two are moments of the whitened inducing variables, the others further bases of
         the mean (M, e) and the coefficients (c, M) of the kernels there.
@@ -72,7 +72,8 @@ class StochasticBound:
             mean, root = parameters["mean"], upper_root(parameters["raw_root"])
             if self.parametrization == "orthogonal":
                 mean = mean - coef @ spanned.T
-        return mean, root, bases, coef / self._norms(bases, theta)
+        coef = coef / self._norms(bases, theta)
+        return {"mean": mean, "root": root, "bases": bases, "coef": coef}
 
     def with_new_bases(self, parameters, X, y, Z, bases):
         """Return the parameters with rows as new bases, up to ``Z`` and ``bases`` of them.

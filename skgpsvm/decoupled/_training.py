@@ -117,9 +117,7 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
     state.n_seen = rows.total_weight + (state.n_seen if streamed else 0.0)
 
     def evaluate(state):
-        mean, root, bases, coef = bound.posterior(state.parameters)
-        found = {"mean": mean, "root": root, "bases": bases, "coef": coef}
-        model = replace(start, gram=None).at(state.parameters | found)
+        model = replace(start, gram=None).at(state.parameters | bound.posterior(state.parameters))
         at_noise = likelihood.at(state.parameters["noise"]).likelihood
         # The loss of these rows is scaled to all rows seen.
         value = elbo(model.posterior(device), at_noise, rows, state.n_seen / rows.total_weight)
