@@ -13,7 +13,6 @@ from .._memory import CACHED_BLOCK, block_rows, n_cached_blocks
 from .._optim import adam_step
 from .._transfers import to_device
 
-PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
 _JITTER = 1e-6
 _MIN_RESIDUAL_NORM = 1e-2  # squared, of what the inducing points leave of a basis
@@ -246,16 +245,16 @@ class StochasticDescent(Stage):
 
     ``max_bases`` has the largest numbers of ``Z`` and of ``bases``. Each minibatch adds at most
     ``max_bases["Z"]`` of either, and samples ``batch_size`` columns of the bases' kernel matrix.
-    With ``learning_rate`` gamma_0, step t is ``gamma_0 / (1 + 0.1 sqrt(t))``. Those of `PARTS` in
-    ``free`` are learned, ``theta`` and ``noise`` within ``limits``.
+    With ``learning_rate`` gamma_0, step t is ``gamma_0 / (1 + 0.1 sqrt(t))``. Parameters are
+    learned unless they are ``fixed``, ``theta`` and ``noise`` within ``limits``.
 
     Source: Cheng and Boots (2017), Algorithm 1.
     """
 
-    def __init__(self, bound, rows, max_bases, batch_size, learning_rate, free, limits, generator):
+    def __init__(self, bound, rows, max_bases, batch_size, learning_rate, fixed, limits, generator):
         self.bound, self.rows, self._max_bases = bound, rows, max_bases
         self._batch_size, self._learning_rate = batch_size, learning_rate
-        self._free, self._limits, self._generator = free, limits, generator
+        self._fixed, self._limits, self._generator = fixed, limits, generator
 
     def init(self, theta, noise, n_columns, scale):
         """Return the first state, which has no bases; each has ``n_columns`` numbers."""
@@ -307,7 +306,7 @@ class StochasticDescent(Stage):
         Bases that are new have moments of zero.
         """
         parameters, scale = state.parameters, state.scale
-        free = [name for name in self._free if name in parameters]
+        free = [name for name in parameters if name not in self._fixed]
         units = {name: _unit(name, parameters[name], scale) for name in free}
         leaves = {name: (parameters[name] / unit).requires_grad_() for name, unit in units.items()}
         size = len(self.bound.span(parameters)[0])

@@ -21,7 +21,7 @@ from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_at
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
 from ..solvers import ConjugateGradients, StochasticGradient
-from ._stochastic import PARTS, DescentState, StochasticBound, StochasticDescent
+from ._stochastic import DescentState, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
 SOLVERS = {"cg": ConjugateGradients(), "sgd": StochasticGradient()}
@@ -105,7 +105,7 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
         {"Z": estimator.n_inducing, "bases": estimator.n_mean_bases},
         solver.batch_size or MINIBATCH,
         LEARNING_RATE if solver.learning_rate is None else solver.learning_rate,
-        [part for part in PARTS if learned.get(part, True)],
+        [name for name, is_free in learned.items() if not is_free],
         {"theta": theta_bounds(start.kernel, device).unbind(-1), "noise": noise.limits()},
         problem.generator,
     )
