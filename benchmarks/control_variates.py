@@ -23,8 +23,8 @@ from skgpsvm._data import WeightedDataset
 from skgpsvm._features import FourierBases
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
+from skgpsvm.quadruply_stochastic._estimates import LatentEstimates
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn
-from skgpsvm.quadruply_stochastic._step_state import LatentEstimates
 from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
 from skgpsvm.solvers import QuadruplyStochastic
 
@@ -94,7 +94,6 @@ class Estimates:
                 batch_size=BATCH,
                 learning_rate=1.0,
             ),
-            n_dense=None,
             passes=1,
         )
         noise, support = torch.tensor(latents.noise), torch.tensor(X[support])

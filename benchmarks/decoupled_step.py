@@ -21,7 +21,7 @@ from skgpsvm._inference.natural_gradient import AdamSteps, GradientState
 from skgpsvm._optim import PARAMETER_BOUNDS, Free
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.decoupled._stochastic import PARTS, StochasticBound, StochasticDescent
+from skgpsvm.decoupled._stochastic import StochasticBound, StochasticDescent
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Gaussian
 
@@ -59,7 +59,7 @@ class DecoupledStep:
             {"Z": M_COV, "bases": n_bases},
             batch_size,
             RATE,
-            PARTS,
+            (),
             {"theta": torch.tensor(kernel.bounds).unbind(-1), "noise": PARAMETER_BOUNDS},
             generator,
         )

@@ -67,10 +67,11 @@ class Step:
         few = self.rows.take(slice(0, M_COV + SUPPORT))[0].double()
         Z, support = few.split([M_COV, SUPPORT])
         self.generator = torch.Generator().manual_seed(0)
+        basis = WhitenedBasis(torch_kernel(kernel), theta, Z) if n_dense is None else None
         self.steps = StochasticSteps(
             LikelihoodSites(Gaussian(np.full(1, 0.1)), 1),
             FourierBases(torch_kernel(kernel), theta, FourierFeatures(m // 2, 0), D),
-            WhitenedBasis(torch_kernel(kernel), theta, Z),
+            basis,
             self.rows,
             self.generator,
             QuadruplyStochastic(n_sampled_basis=SAMPLED, batch_size=BATCH),

@@ -202,7 +202,7 @@ def test_draws_are_of_one_unit_a_stratum_with_the_inverse_of_its_share():
 
 
 def steps_of(bases, control=None, *, n_dense=None, **options):
-    basis = WhitenedBasis(KERNEL, THETA, Z)
+    basis = WhitenedBasis(KERNEL, THETA, Z) if n_dense is None else None
     likelihood = gaussian_sites(NOISE)
     rows, generator = rows_of(X.numpy(), Y.numpy()), torch.Generator().manual_seed(0)
     options = {"control_variate": control, "n_sampled_basis": 2, "batch_size": 2} | options
@@ -276,7 +276,8 @@ def larger(control="interpolating", n_dense=None, step="sgd", n=300, passes=333)
     y = f + np.sqrt(0.05) * rng.normal(size=n)
     kernel = torch_kernel(RBF(1.5, "fixed"))
     bases = FourierBases(kernel, THETA, FourierFeatures(100, 5), 3)
-    basis, likelihood = WhitenedBasis(kernel, THETA, t64(places[:40])), gaussian_sites(0.05)
+    basis = WhitenedBasis(kernel, THETA, t64(places[:40])) if n_dense is None else None
+    likelihood = gaussian_sites(0.05)
     solver = QuadruplyStochastic(step, control, n_sampled_basis=20, batch_size=100)
     generator = torch.Generator().manual_seed(0)
     rows = rows_of(places, y[:, None])
@@ -321,7 +322,7 @@ def test_running_covariances_are_those_of_all_rows():
                 steps.step(state)
             found = steps.posterior(state)
         if n_dense is None:
-            features, _ = steps.basis(steps.rows.X)
+            features, _ = steps._covariance.basis(steps.rows.X)
             expected = features.T @ features / 0.05
             inverse = torch.linalg.inv(found["root"][0] @ found["root"][0].T)
             scale = expected.diagonal().mean()

@@ -11,7 +11,6 @@ from scipy.optimize import minimize_scalar
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import QSRVMClassifier, QSRVMRegressor
-from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._targets import regression_sites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import DivergenceError
@@ -37,7 +36,7 @@ def steps_on(X, Y, points, precisions, *, n_dense=0, passes=50, **options):
     return RelevanceSteps(
         regression_sites("gaussian", np.array([NOISE]), Y.shape[1]),
         BiasedDictionary(KERNEL, THETA, points, precisions),
-        WhitenedBasis(KERNEL, THETA, points[:1]),
+        None,
         rows,
         torch.Generator().manual_seed(0),
         QuadruplyStochastic(**options),

@@ -312,7 +312,10 @@ class CoordinateAscent:
             before = before.item()
             value = before if value is None else value
             self._move(state, last, target, step, latents)
-            self._halve(state, last, self._min_uphill(before), latents)
+            for _ in range(MAX_HALVINGS):
+                if self.elbo(state) >= self._min_uphill(before):
+                    break
+                self._move(state, last, (state.precision, state.linear), 0.5, latents)
         state.n_steps += 1
         state.change = relative_change(state.mean, start)
         return value
@@ -369,13 +372,6 @@ class CoordinateAscent:
             if self.elbo(state) >= self._min_uphill(before):
                 break
         state.linear = times(state.precision, state.mean)
-
-    def _halve(self, state, start, min_elbo, latents=slice(None)):
-        """Halve the step of some latents from a start while the ELBO is below ``min_elbo``."""
-        for _ in range(MAX_HALVINGS):
-            if self.elbo(state) >= min_elbo:
-                break
-            self._move(state, start, (state.precision, state.linear), 0.5, latents)
 
     def _min_uphill(self, before):
         """Return the ELBO after a step that does not lower it, but for rounding errors."""

@@ -19,7 +19,7 @@ from .._linalg import (
 )
 from .._local_variances import widened
 from .._preconditioners import CholeskyPreconditioner
-from .pcg import PCGState, squared_norm
+from .pcg import PCGState
 
 _MIN_RESIDUAL = 1e-6  # in standard deviations, below which the site precision is the curvature
 _MIN_PRECISION = 1e-12
@@ -64,7 +64,7 @@ class DecoupledState(PCGState):
     """State of `DecoupledInference`; ``means`` (n, c) are those of the last sites."""
 
     linear: torch.Tensor  # (n, c): linear terms of the sites
-    right: torch.Tensor  # (q, M): right-hand side of the systems, for Gaussian noise
+    right: torch.Tensor | None = None  # (q, M): right-hand side of the systems, Gaussian noise
     stale: bool = True  # whether the sites are to be computed before the next iteration
     # Whether the sites were set at another posterior, so that the first update keeps them
     warm: bool = False
@@ -158,18 +158,12 @@ class DecoupledInference(Stage):
         gram, cross = self.rows.sum(mirror(gram), cross)
         mean, _ = weight_moments(gram + identity_like(gram), cross)
         coef = self.bases.embed(mean if self.conjugate else torch.zeros_like(mean))
-        none, norm = torch.zeros_like(coef), coef.new_zeros(len(coef), 1)
         return DecoupledState(
             coef=coef,
-            residual=none,
-            direction=none,
-            norm=norm,
-            first_norm=norm,
             root=roots(gram[:c]),
             means=means,
             precision=precision,
             linear=linear,
-            right=none,
             warm=warm,
         )
 
@@ -198,8 +192,7 @@ class DecoupledInference(Stage):
         precondition = partial(self._precondition, state)
         if self._dense_pays(state):
             state.dense, self._preconditioners = True, None
-            state.restart(state.residual, precondition)
-            state.first_norm = squared_norm(state.right, precondition)
+            state.restart(state.residual, precondition, state.right)
         sums = torch.zeros_like(state.direction)
         for index, _, _, weights, K, f in self.bases.passes(self.rows, state.direction):
             precision = state.precision[index].repeat(1, self._n_groups)
@@ -217,7 +210,6 @@ class DecoupledInference(Stage):
         state.change = min(self._unsolved(state), self._recent_gain(state, gains))
 
     def converged(self, state):
-        """Return whether the residual, or the change of the means, is below the tolerance."""
         return state.change < self.tol
 
     def finish(self, state):
@@ -333,12 +325,8 @@ class DecoupledInference(Stage):
             precisions = precisions.mean(0, keepdim=True) if self.conjugate else precisions
             state.index_precisions, self._preconditioners = precisions, None
         state.n_inner = 0
-        precondition = partial(self._precondition, state)
-        state.restart(residual, precondition)
-        state.first_norm = state.norm
-        if self.conjugate:
-            state.right = right
-            state.first_norm = squared_norm(state.right, precondition)
+        state.right = right if self.conjugate else None
+        state.restart(residual, partial(self._precondition, state), state.right)
 
     def _move_sites(self, state, size):
         """Take a pass in which the sites go a share of the way to those at the present moments.
@@ -373,20 +361,22 @@ class DecoupledInference(Stage):
         return residual, right, gram
 
     def _precondition(self, state, residual):
-        """Return the preconditioned residuals (q, M); outputs of Gaussian noise share one inverse.
-
-        The dense inverse is an exception: each output has its own.
-        """
-        if self._preconditioners is None and state.dense:
-            grams = self._dense_grams(state.precision)
-            inverses = [CholeskyPreconditioner(self.bases, gram) for gram in grams]
-            self._preconditioners = inverses * self._n_groups
-        elif self._preconditioners is None:
-            X = self.rows.inputs(self.index)
-            self._preconditioners = self.bases.preconditioners(X, state.index_precisions)
+        """Return the preconditioned residuals (q, M)."""
+        if self._preconditioners is None:
+            self._preconditioners = self._make_preconditioners(state)
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
+
+    def _make_preconditioners(self, state):
+        """Return functions of residuals, each for equally many of the systems, in their order.
+
+        Outputs of Gaussian noise share one, except that each has a dense inverse of its own.
+        """
+        if not state.dense:
+            return self.bases.preconditioners(self.rows.inputs(self.index), state.index_precisions)
+        grams = self._dense_grams(state.precision)
+        return [CholeskyPreconditioner(self.bases, gram) for gram in grams] * self._n_groups
 
     def _dense_grams(self, precision):
         """Yield the whitened Gram matrix of each output: lower triangle of (M, M).

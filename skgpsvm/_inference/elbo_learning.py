@@ -221,5 +221,4 @@ class ElboLearning(Stage):
         state.mean, state.root = best_posterior.mean, best_posterior.root
 
     def converged(self, state):
-        """Return whether the last round ended before its last step."""
         return state.ended

@@ -59,10 +59,6 @@ class ExactInference(DecoupledInference):
         (loss,) = self.rows.sum(loss)
         state = ExactState(
             coef=first.coef,
-            residual=first.residual,
-            direction=first.direction,
-            norm=first.norm,
-            first_norm=first.first_norm,
             root=first.root,
             means=torch.zeros_like(first.coef),
             precision=precision,
@@ -72,7 +68,6 @@ class ExactInference(DecoupledInference):
         )
         residual = (weight > 0) * target.repeat(self._n_groups, 1)
         state.restart(residual, partial(self._precondition, state))
-        state.first_norm = state.norm
         return state
 
     def step(self, state):
@@ -93,13 +88,9 @@ class ExactInference(DecoupledInference):
         of_rows = (state.weight * state.residual.square()).sum(1, keepdim=True)
         return 0.5 * (of_rows - state.norm)
 
-    def _precondition(self, state, residual):
-        if self._preconditioners is None:
-            dense = self.rows.n_rows <= DEFAULTS.factored_rows
-            make = self._exact_inverses if dense else self._nystroem_inverses
-            self._preconditioners = make(state.weight)
-        pairs = zip(self._preconditioners, residual, strict=True)
-        return torch.stack([condition(part) for condition, part in pairs])
+    def _make_preconditioners(self, state):
+        dense = self.rows.n_rows <= DEFAULTS.factored_rows
+        return (self._exact_inverses if dense else self._nystroem_inverses)(state.weight)
 
     def _exact_inverses(self, weights):
         r"""Return functions that apply the inverse of the matrix, for each row of weights (q, n).
@@ -116,7 +107,7 @@ class ExactInference(DecoupledInference):
                 return inner
 
             factor = PanelCholesky(panel, len(root))
-            return lambda part: root * factor.inverse((root * part)[:, None])[:, 0]
+            return lambda part: root * factor.inverse((root * part).T).T
 
         return [inverse(root) for root in weights.sqrt()]
 
@@ -145,10 +136,10 @@ class ExactInference(DecoupledInference):
             chol = cholesky(inner, "preconditioner of the mean's system", jitter=0)
 
             def apply(part):
-                scaled = own * self.rows.own_part(part)
+                scaled = own * self.rows.own_part(part[0])
                 (sums,) = self.rows.sum(low_rank @ scaled[:, None])
                 known = torch.cholesky_solve(sums, chol)[:, 0]
-                return self.rows.collect(scaled - own * (known @ low_rank))[0]
+                return self.rows.collect(scaled - own * (known @ low_rank))[0][None]
 
             return apply
 

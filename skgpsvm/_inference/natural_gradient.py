@@ -128,11 +128,9 @@ class AscentStage(PosteriorStage):
         return self.ascent.init(noise=noise)
 
     def step(self, state):
-        """Take one sweep."""
         state.objective = self._sweep(self.ascent, state)
 
     def converged(self, state):
-        """Return whether the last sweep hardly moved the means."""
         return state.change < self._tol
 
 
@@ -168,7 +166,6 @@ class _Inference(PosteriorStage):
         return self.ascent.rows.minibatches(batch_size, self.generator)
 
     def converged(self, state):
-        """Return whether the last iteration hardly moved the means."""
         return state.change < self.tol
 
 
@@ -240,7 +237,6 @@ class CoordinateInference(_Inference):
         return state.n_sweeps % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1
 
     def converged(self, state):
-        """Return whether the last sweep hardly moved the means and no Adam steps are to come."""
         return not self._learning(state) and super().converged(state)
 
 

@@ -21,11 +21,12 @@ class PCGState(State):
     """
 
     coef: torch.Tensor  # (q, M): the iterate: coefficients of the mean's bases
-    # residual, direction (q, M)
-    residual: torch.Tensor
-    direction: torch.Tensor
-    norm: torch.Tensor  # (q, 1): squared norm of the residual under the preconditioner, r^T z
-    first_norm: torch.Tensor  # (q, 1): the norm that `norm` is compared with
+    # residual, direction (q, M), None before `restart`
+    residual: torch.Tensor | None = None
+    direction: torch.Tensor | None = None
+    # norm (q, 1): squared norm of the residual under the preconditioner, r^T z
+    norm: torch.Tensor | None = None
+    first_norm: torch.Tensor | None = None  # (q, 1): the norm that `norm` is compared with
     change: float = math.inf  # distance from the end, which is compared with the tolerance
     # Of posteriors whose means are solved for. Root (c, p, p): upper triangular roots of the
     # covariances of the whitened weights
@@ -33,21 +34,25 @@ class PCGState(State):
     means: torch.Tensor | None = None  # latent means at the rows
     precision: torch.Tensor | None = None  # (n, c): precisions of the sites
 
-    def restart(self, residual, precondition):
-        """Set the residual of the iterate, and the direction to steepest descent."""
-        z = precondition(residual)
-        self.residual, self.direction = residual, z
-        self.norm = (residual * z).sum(1, keepdim=True)
+    def restart(self, residual, precondition, right=None):
+        """Set the residual of the iterate, and the direction to steepest descent.
+
+        The first norm is that of the residual, or of the right-hand side (q, M) if it is given.
+        """
+        self.direction, self.residual = precondition(residual), residual
+        self.norm = self.first_norm = _row_products(residual, self.direction)
+        if right is not None:
+            self.first_norm = _row_products(right, precondition(right))
 
     def advance(self, product, precondition):
         """Take one iteration, given the matrix times the direction; return the steps (q, 1)."""
-        curvature = (self.direction * product).sum(1, keepdim=True)
+        curvature = _row_products(self.direction, product)
         size = torch.where(curvature > 0, self.norm / curvature, 0.0)
         self.coef = self.coef + size * self.direction
-        before, direction = self.norm, self.direction
-        self.restart(self.residual - size * product, precondition)
-        beta = torch.where(before > 0, self.norm / before, 0.0)
-        self.direction = self.direction + beta * direction
+        self.residual = self.residual - size * product
+        z, before = precondition(self.residual), self.norm
+        self.norm = _row_products(self.residual, z)
+        self.direction = z + torch.where(before > 0, self.norm / before, 0.0) * self.direction
         return size
 
     def relative_residual(self):
@@ -55,6 +60,6 @@ class PCGState(State):
         return (self.norm / self.first_norm).nan_to_num(0.0).max().sqrt().item()
 
 
-def squared_norm(residual, precondition):
-    """Return the squared norms (q, 1) of residuals under a preconditioner."""
-    return (residual * precondition(residual)).sum(1, keepdim=True)
+def _row_products(one, other):
+    """Return the inner products of rows of two matrices (q, M), as (q, 1)."""
+    return (one * other).sum(1, keepdim=True)

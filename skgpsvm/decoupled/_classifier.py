@@ -147,6 +147,7 @@ class DecoupledGPClassifier(GPClassifier):
     """
 
     _rules = ParameterRules(USES, DECOUPLED_FOLLOWED, GROWING, SOLVERS)
+    _first_call_updates = by_steps
 
     # Fitted attributes
     kernel_: Kernel
@@ -191,9 +192,6 @@ class DecoupledGPClassifier(GPClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    def _first_call_updates(self):
-        return by_steps(self)
 
     def _check_parameters(self):
         check_decoupled_parameters(self)

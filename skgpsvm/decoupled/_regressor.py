@@ -176,6 +176,7 @@ class DecoupledGPRegressor(GPRegressor):
     """
 
     _rules = ParameterRules(_USES, DECOUPLED_FOLLOWED, GROWING, SOLVERS)
+    _first_call_updates = by_steps
     _default_dtype = "float64"
 
     # Fitted attributes
@@ -256,9 +257,6 @@ class DecoupledGPRegressor(GPRegressor):
         self : DecoupledGPRegressor
         """
         return stream(self, X, y, sample_weight, noise_variance=noise_variance)
-
-    def _first_call_updates(self):
-        return by_steps(self)
 
     def _check_parameters(self):
         check_decoupled_parameters(self)

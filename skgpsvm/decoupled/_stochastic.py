@@ -10,11 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._memory import CACHED_BLOCK, block_rows, n_cached_blocks
-from .._objectives import elbo
 from .._optim import adam_step
 from .._transfers import to_device
 
-PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
 _JITTER = 1e-6
 _MIN_RESIDUAL_NORM = 1e-2  # squared, of what the inducing points leave of a basis
@@ -55,7 +53,7 @@ class StochasticBound:
         return -ratio * (weights * loss).sum() - divergence
 
     def posterior(self, parameters):
-        """Return the posterior of the parameters: ``mean``, ``root``, ``bases`` and ``coef``.
+        """Return the posterior of the parameters by name: mean, root, bases and coef.
 
         The first two are moments of the whitened inducing variables, the others further bases of
         the mean (M, e) and the coefficients (c, M) of the kernels there.
@@ -73,7 +71,8 @@ class StochasticBound:
             mean, root = parameters["mean"], upper_root(parameters["raw_root"])
             if self.parametrization == "orthogonal":
                 mean = mean - coef @ spanned.T
-        return mean, root, bases, coef / self._norms(bases, theta)
+        coef = coef / self._norms(bases, theta)
+        return {"mean": mean, "root": root, "bases": bases, "coef": coef}
 
     def with_new_bases(self, parameters, X, y, Z, bases):
         """Return the parameters with rows as new bases, up to ``Z`` and ``bases`` of them.
@@ -94,9 +93,8 @@ class StochasticBound:
         m, c, before = len(grown["Z"]), len(parameters["coef"]), len(parameters["Z"])
 
         def enlarged(matrix, diagonal):
-            wide = torch.zeros(c, m, m).to(matrix)
+            wide = _padded(matrix, (c, m, m))
             wide.diagonal(dim1=1, dim2=2)[:, before:] = diagonal
-            wide[:, :before, :before] = matrix
             return wide
 
         for name, size in (("mean", m), ("coef", len(grown["bases"]))):
@@ -247,16 +245,16 @@ class StochasticDescent(Stage):
 
     ``max_bases`` has the largest numbers of ``Z`` and of ``bases``. Each minibatch adds at most
     ``max_bases["Z"]`` of either, and samples ``batch_size`` columns of the bases' kernel matrix.
-    With ``learning_rate`` gamma_0, step t is ``gamma_0 / (1 + 0.1 sqrt(t))``. Those of `PARTS` in
-    ``free`` are learned, ``theta`` and ``noise`` within ``limits``.
+    With ``learning_rate`` gamma_0, step t is ``gamma_0 / (1 + 0.1 sqrt(t))``. Parameters are
+    learned unless they are ``fixed``, ``theta`` and ``noise`` within ``limits``.
 
     Source: Cheng and Boots (2017), Algorithm 1.
     """
 
-    def __init__(self, bound, rows, max_bases, batch_size, learning_rate, free, limits, generator):
+    def __init__(self, bound, rows, max_bases, batch_size, learning_rate, fixed, limits, generator):
         self.bound, self.rows, self._max_bases = bound, rows, max_bases
         self._batch_size, self._learning_rate = batch_size, learning_rate
-        self._free, self._limits, self._generator = free, limits, generator
+        self._fixed, self._limits, self._generator = fixed, limits, generator
 
     def init(self, theta, noise, n_columns, scale):
         """Return the first state, which has no bases; each has ``n_columns`` numbers."""
@@ -273,12 +271,6 @@ class StochasticDescent(Stage):
             parameters["mean"] = zeros(c, 0)
         generator = self._generator.get_state()
         return DescentState(parameters=parameters, scale=scale, generator=generator)
-
-    def elbo(self, posterior, state):
-        """Return the ELBO, nats, with these rows' loss scaled to all rows seen."""
-        likelihood = self.bound.likelihood.at(state.parameters["noise"]).likelihood
-        scale = state.n_seen / self.rows.total_weight
-        return elbo(posterior, likelihood, self.rows, scale).item()
 
     def step(self, state):
         """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""
@@ -314,7 +306,7 @@ class StochasticDescent(Stage):
         Bases that are new have moments of zero.
         """
         parameters, scale = state.parameters, state.scale
-        free = [name for name in self._free if name in parameters]
+        free = [name for name in parameters if name not in self._fixed]
         units = {name: _unit(name, parameters[name], scale) for name in free}
         leaves = {name: (parameters[name] / unit).requires_grad_() for name, unit in units.items()}
         size = len(self.bound.span(parameters)[0])

@@ -11,16 +11,17 @@ from .._estimators import FOLLOWED
 from .._fitted_models import DecoupledModel
 from .._hyperparameters.initialization import median_scales
 from .._hyperparameters.periods import with_most_likely_periods
+from .._objectives import elbo
 from .._parameters import where
 from .._predictive import Summary
 from .._problem import Fitted
-from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED, update_posterior
+from .._sparse import LEARNING_RATE, MINIBATCH, MORE_FOLLOWED
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
 from ..solvers import ConjugateGradients, StochasticGradient
-from ._stochastic import PARTS, DescentState, StochasticBound, StochasticDescent
+from ._stochastic import DescentState, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
 SOLVERS = {"cg": ConjugateGradients(), "sgd": StochasticGradient()}
@@ -74,11 +75,9 @@ def update_decoupled(estimator, problem, variance):
     rows, old = problem.rows, problem.start
     parts = parts_on_device(old, estimator._make_likelihood(), rows)
     stream = DecoupledStream(*parts, rows, estimator.tol, old.state(rows.device))
-    return update_posterior(estimator, problem, stream, stream.init(), _summary)
-
-
-def _summary(_, state):
-    return Summary(state.objective)
+    state = stream.init()
+    curve = problem.run_stage("stream", stream, state, estimator.max_iter)
+    return Fitted(old.at(state), curve, Summary(state.objective))
 
 
 def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False):
@@ -97,6 +96,8 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
             "Stochastic gradients support no linear and no constant terms of a kernel; got "
             f"{start.kernel!r}. Leave them out, or use solver='cg'."
         )
+    learns, moves = estimator.optimizer is not None, estimator.learn_inducing
+    learned = {"theta": learns, "noise": learns and noise.is_free, "Z": moves, "bases": moves}
     bound = StochasticBound(kernel, likelihood, solver.parametrization)
     descent = StochasticDescent(
         bound,
@@ -104,7 +105,7 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
         {"Z": estimator.n_inducing, "bases": estimator.n_mean_bases},
         solver.batch_size or MINIBATCH,
         LEARNING_RATE if solver.learning_rate is None else solver.learning_rate,
-        [part for part in PARTS if part not in _fixed_parts(estimator)],
+        [name for name, is_free in learned.items() if not is_free],
         {"theta": theta_bounds(start.kernel, device).unbind(-1), "noise": noise.limits()},
         problem.generator,
     )
@@ -116,23 +117,17 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
     state.n_seen = rows.total_weight + (state.n_seen if streamed else 0.0)
 
     def evaluate(state):
-        mean, root, bases, coef = bound.posterior(state.parameters)
-        found = {"mean": mean, "root": root, "bases": bases, "coef": coef}
-        model = replace(start, gram=None).at(state.parameters | found)
-        return [model], [Summary(descent.elbo(model.posterior(device), state))]
+        model = replace(start, gram=None).at(state.parameters | bound.posterior(state.parameters))
+        at_noise = likelihood.at(state.parameters["noise"]).likelihood
+        # The loss of these rows is scaled to all rows seen.
+        value = elbo(model.posterior(device), at_noise, rows, state.n_seen / rows.total_weight)
+        return [model], [Summary(value.item())]
 
     passes = 1 if streamed else estimator.max_iter
     options = {"must_converge": False}
     curve = problem.run_stage("posterior", descent, state, passes, evaluate, **options)
     (model,), (summary,) = evaluate(state)
     return Fitted(replace(model, steps=state.to_arrays()), curve, summary)
-
-
-def _fixed_parts(estimator):
-    """Return the names of the parameters that stochastic gradients leave as they are."""
-    fixed = set() if estimator.optimizer else {"theta", "noise"}
-    fixed |= set() if estimator._noise_model.is_free else {"noise"}
-    return fixed if estimator.learn_inducing else fixed | {"Z", "bases"}
 
 
 def _initial_model(estimator, problem, likelihood, variance):

@@ -18,10 +18,12 @@ class NystroemSum:
     """Covariance in the features of inducing points: a running precision-weighted Gram matrix."""
 
     basis: WhitenedBasis
+    jitter: float  # see `WhitenedBasis`
     n_dense = 0
 
-    def at(self, bases, basis):
-        """Return the covariance at other hyperparameters."""
+    def at(self, bases):
+        """Return the covariance at the hyperparameters of some bases of the mean."""
+        basis = WhitenedBasis(bases.kernel, bases.theta, self.basis.Z, self.jitter)
         return replace(self, basis=basis)
 
     def init(self, state):
@@ -75,7 +77,7 @@ class ChevronSum:
     bases: MeanBases
     n_dense: int
 
-    def at(self, bases, basis):
+    def at(self, bases):
         return replace(self, bases=bases)
 
     def init(self, state):

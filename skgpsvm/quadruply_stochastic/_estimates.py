@@ -1,6 +1,7 @@
 """Unbiased estimates of the ELBO from sampled rows and sampled basis functions."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -22,6 +23,16 @@ class Draw:
         """Estimate the functions with coefficients (q, M) at minibatch and support rows."""
         part = self.scale * coef[:, self.coordinates]
         return self.values @ part.T.to(self.values), self.support @ part.T.to(self.support)
+
+
+class LatentEstimates(NamedTuple):
+    """Estimates of the functions whose coefficients are ``coef``, one from each of two draws."""
+
+    draws: list  # of two Draw
+    # (b, c + c k): estimates at the rows of the minibatch, by the control variate if it
+    # interpolates
+    f: list
+    errors: list  # (p, c + c k): true values at the support rows, less the estimates there
 
 
 def draw(bases, support_bases, n_units, X, support, generator):

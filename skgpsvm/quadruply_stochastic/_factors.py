@@ -42,9 +42,8 @@ def chevron(bases, rows, index, precision, n_dense):
         return below * rows.sum(total)[0]
 
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
-    z, zeros = precondition(residual), torch.zeros_like(residual)
-    norm = (residual * z).sum(1, keepdim=True)
-    state = PCGState(coef=zeros, residual=residual, direction=z, norm=norm, first_norm=norm)
+    state = PCGState(coef=torch.zeros_like(residual))
+    state.restart(residual, precondition)
     for _ in range(_MAX_ITERATIONS):
         state.advance(product(state.direction), precondition)
         if state.relative_residual() <= _RESIDUAL:

@@ -167,6 +167,7 @@ class QSGPClassifier(GPClassifier):
     """
 
     _rules = ParameterRules(USES, QS_FOLLOWED, solvers=SOLVERS, streaming=QuadruplyStochastic)
+    _check_parameters = check_qs_parameters
 
     likelihood = "softmax"
 
@@ -220,16 +221,13 @@ class QSGPClassifier(GPClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _check_parameters(self):
-        check_qs_parameters(self)
-
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "linear")
         sparse = classification_problem(self, problem, mean)
         return fit_qs(self, sparse, learn_classifier)
 
     def _update_model(self, problem):
-        return take_steps(self, problem, streamed=True)
+        return take_steps(self, problem, problem.start, problem.rows, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         return {

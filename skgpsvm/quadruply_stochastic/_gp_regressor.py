@@ -253,7 +253,7 @@ class QSGPRegressor(GPRegressor):
         return fit_qs(self, sparse, learn_regressor, is_calibrated=calibrated)
 
     def _update_model(self, problem):
-        return take_steps(self, problem, streamed=True)
+        return take_steps(self, problem, problem.start, problem.rows, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = regression_attributes(self, models, summaries, streamed)

@@ -3,17 +3,13 @@
 import math
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from .._collapsed import JITTER
 from .._conjugate_gradients import calibrated_fit, fit_by_conjugate_gradients, with_elbo
-from .._data import WeightedDataset
-from .._estimators import FOLLOWED
 from .._features import FourierFeatures
-from .._fitted_models import ModelWithBases
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._objectives import elbo
 from .._parameters import ALWAYS, OtherThan, where
@@ -23,7 +19,7 @@ from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._factors import chevron
-from ._step_runs import STEP_OPTIONS, STEP_USES, STEPS, by_steps, run_steps
+from ._step_runs import STEP_USES, STEPS, STREAM_FOLLOWED, by_steps, run_steps
 from ._stochastic import StochasticSteps
 
 SOLVERS = {
@@ -48,9 +44,9 @@ USES = STEP_USES | {
     "tol": _CG | LEARNED,
 }
 QS_FOLLOWED = {
-    "fit": FOLLOWED
+    "fit": STREAM_FOLLOWED
     | MORE_FOLLOWED
-    | dict.fromkeys((*STEP_OPTIONS, "solver__learn_hyperparameters"), ALWAYS)
+    | {"solver__learn_hyperparameters": ALWAYS}
     | dict.fromkeys(
         (
             "augment",
@@ -64,9 +60,7 @@ QS_FOLLOWED = {
         ),
         _CG,
     ),
-    # A pass of steps has no tolerance.
-    "partial_fit": {name: use for name, use in FOLLOWED.items() if name != "tol"}
-    | dict.fromkeys((*STEP_OPTIONS, "solver__batch_size", "solver__learning_rate"), ALWAYS),
+    "partial_fit": STREAM_FOLLOWED,
 }
 
 
@@ -108,7 +102,7 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     problem, rows, others = sparse.problem, sparse.rows, None
     in_steps = by_steps(estimator)
     if in_steps and problem.start:
-        return take_steps(estimator, problem)
+        return take_steps(estimator, problem, problem.start, rows)
     if in_steps and is_calibrated:
         rows, others = rows.divided(*held_out_units(rows, problem.random_state, _MAX_HELD_OUT))
     sparse = sparse.on(rows)
@@ -121,10 +115,8 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     learned, left_out = learn(sparse, **options)
     model, index = _with_functions(estimator, learned, rows, problem.random_state)
     if in_steps:
-        index = rows.drawn(estimator._solver().n_support, problem.random_state)
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
-        first = StepsStart(model, rows.points(index), rows, others, left_out)
-        return take_steps(estimator, problem, first)
+        return take_steps(estimator, problem, model, rows, others=others, left_out=left_out)
     if is_calibrated:
         return calibrated_fit(sparse, model, index)
     finish = partial(with_elbo, left_out=left_out)
@@ -171,23 +163,13 @@ def _augmentation(rows, precision):
     return {"rows": X, "row_precisions": precision.T.contiguous()}
 
 
-class StepsStart(NamedTuple):
-    """Model that stochastic steps start from, and their rows."""
+def take_steps(estimator, problem, start, rows, *, others=None, left_out=None, streamed=False):
+    """Fit by stochastic steps on rows, from a model with basis functions.
 
-    model: ModelWithBases  # hyperparameters, inducing points and basis functions
-    support: torch.Tensor | None  # (p, d): support rows; None where steps continue
-    rows: WeightedDataset  # rows to learn from
-    others: WeightedDataset | None = None  # held-out rows for calibration
-    left_out: tuple | None = None  # predictions of rows without them, see `learn_classifier`
-
-
-def take_steps(estimator, problem, first=None, *, streamed=False):
-    """Fit by stochastic steps from a `StepsStart`, or continue the fitted model of a problem.
-
-    Rows that are streamed come in addition to earlier ones, and get one pass.
+    If that is the start of the problem, its steps are continued. ``others`` are held-out rows for
+    calibration, and ``left_out`` has predictions of rows without them, see `learn_classifier`. Rows
+    that are streamed come in addition to earlier ones, and get one pass.
     """
-    start, support, rows, others, left_out = first or StepsStart(problem.start, None, problem.rows)
-    n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
     given, limits, log_noise_change = start.state(rows.device), None, 0.0
     if not streamed and estimator._solver().learn_hyperparameters:
         limits = _hyperparameter_limits(start, estimator._noise_model, given["noise"])
@@ -214,11 +196,9 @@ def take_steps(estimator, problem, first=None, *, streamed=False):
         problem,
         start,
         rows,
-        support,
         fitted,
         left_out=left_out,
         streamed=streamed,
-        n_dense=n_dense[estimator.covariance],
         limits=limits,
     )
 

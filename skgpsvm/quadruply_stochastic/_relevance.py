@@ -219,7 +219,6 @@ class RelevanceSweeps(Stage):
         state.n_pruned = before.precisions.shape[1] - state.precisions.shape[1]
 
     def converged(self, state):
-        """Return whether the last sweep pruned nothing and changed the bound by less than tol."""
         return state.change < self._min_change and not state.n_pruned
 
     def value(self, state):

@@ -141,6 +141,8 @@ class QSRVMClassifier(GPClassifier):
 
     likelihood = "softmax"
     _rules = RVM_RULES
+    _check_parameters = check_rvm_parameters
+    _is_learned = staticmethod(is_learned)
 
     # Fitted attributes
     kernel_: Kernel
@@ -182,17 +184,11 @@ class QSRVMClassifier(GPClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _check_parameters(self):
-        check_rvm_parameters(self)
-
-    def _is_learned(self, name):
-        return is_learned(name)
-
     def _fit_model(self, problem):
         return fit_rvm(self, problem)
 
     def _update_model(self, problem):
-        return take_rvm_steps(self, problem, streamed=True)
+        return take_rvm_steps(self, problem, problem.start, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         left_out, prior = summaries[0].left_out or (None, None)

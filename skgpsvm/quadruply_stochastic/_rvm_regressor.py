@@ -12,7 +12,7 @@ from .._estimators import GPRegressor, target_moments
 from .._optim import NOISE_BOUNDS
 from .._typing import Device, Dtype, RandomStateLike
 from .._validation import differs
-from .._variational import check_noise
+from .._variational import check_regression_parameters
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._rvm_training import (
     RVM_RULES,
@@ -23,8 +23,6 @@ from ._rvm_training import (
     take_rvm_steps,
 )
 from ._step_runs import refuse_known_noise
-
-_LIKELIHOODS = ("gaussian", "laplace")
 
 
 class QSRVMRegressor(GPRegressor):
@@ -151,6 +149,7 @@ class QSRVMRegressor(GPRegressor):
     """
 
     _rules = RVM_RULES
+    _is_learned = staticmethod(is_learned)
     _default_dtype = "float64"
 
     # Fitted attributes
@@ -199,9 +198,7 @@ class QSRVMRegressor(GPRegressor):
 
     def _check_parameters(self):
         check_rvm_parameters(self)
-        self._check_choice("likelihood", _LIKELIHOODS)
-        self._check_bool("normalize_y")
-        check_noise(self)
+        check_regression_parameters(self, ("gaussian", "laplace"))
 
     def _knows_noise(self, noise_variance):
         refuse_known_noise(self, noise_variance, "sweeps")
@@ -210,14 +207,11 @@ class QSRVMRegressor(GPRegressor):
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)
 
-    def _is_learned(self, name):
-        return is_learned(name)
-
     def _fit_model(self, problem):
         return fit_rvm(self, problem, *self._initial_noise(problem.rows))
 
     def _update_model(self, problem):
-        return take_rvm_steps(self, problem, streamed=True)
+        return take_rvm_steps(self, problem, problem.start, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])

@@ -9,9 +9,8 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
 from .._calibration import Tempering
-from .._estimators import FOLLOWED
 from .._fitted_models import WeightSpaceModel
-from .._hyperparameters.initialization import median_scales, with_lengths
+from .._hyperparameters.initialization import free_lengths, median_scales, with_lengths
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._predictive import Summary
 from .._problem import Fitted
@@ -20,7 +19,7 @@ from .._validation import check_kernel
 from ..solvers import QuadruplyStochastic, Sweeps
 from ._relevance import BiasedDictionary, HeldOutFit, RelevanceSweeps
 from ._relevance_steps import RelevanceSteps
-from ._step_runs import STEP_OPTIONS, STEP_USES, by_steps, run_steps
+from ._step_runs import STEP_USES, STREAM_FOLLOWED, by_steps, run_steps
 
 _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # Factors of the length scales that cross-validation compares. The evidence cannot choose: with a
@@ -54,9 +53,7 @@ class RelevanceModel(WeightSpaceModel):
 
 SOLVERS = {"sweeps": Sweeps(), "quadruply_stochastic": QuadruplyStochastic()}
 _SWEEPS = where(solver=Sweeps)
-_STREAM_FOLLOWED = {name: use for name, use in FOLLOWED.items() if name != "tol"} | dict.fromkeys(
-    (*STEP_OPTIONS, "relevance_threshold", "solver__batch_size", "solver__learning_rate"), ALWAYS
-)
+_STREAM_FOLLOWED = STREAM_FOLLOWED | {"relevance_threshold": ALWAYS}
 RVM_RULES = ParameterRules(
     STEP_USES
     | {
@@ -110,11 +107,11 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     has_folds = rows.n_rows >= _N_FOLDS
     noise_bounds = noise_bounds if has_folds else None  # one row would be evidence of no noise
     if problem.start and in_steps:
-        return take_rvm_steps(estimator, problem, noise_bounds=noise_bounds)
+        return take_rvm_steps(estimator, problem, problem.start, noise_bounds=noise_bounds)
     fits = RelevanceFits(estimator, problem, noise_bounds)
     start = problem.start or _initial_model(estimator, problem, noise)
     learns = estimator.optimizer is not None and has_folds
-    has_lengths, predicted = _has_lengths(start.kernel), None
+    has_lengths, predicted = free_lengths(start.kernel).any(), None
     if learns and not problem.start and (in_steps or has_lengths):
         subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
         if has_lengths:
@@ -128,8 +125,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         functions = _functions(rows, estimator.n_basis, random_state).cpu().numpy()
         precisions = np.ones((estimator._make_likelihood().n_latents, len(functions) + 1))
         model = replace(start, bases=functions, precisions=precisions)
-        support = rows.points(rows.drawn(estimator._solver().n_support, random_state))
-        return take_rvm_steps(estimator, problem, model, support, noise_bounds=noise_bounds)
+        return take_rvm_steps(estimator, problem, model, noise_bounds=noise_bounds)
     sweeps, state = fits.initialize(start, rows)
     held_out, left_out = None, None
     if learns:
@@ -232,17 +228,12 @@ class RelevanceFits:
         return with_lengths(start, factor), (noises[factor], _concatenated(moments[factor]))
 
 
-def take_rvm_steps(
-    estimator, problem, model=None, support=None, *, noise_bounds=None, streamed=False
-):
-    """Fit a relevance vector machine by stochastic steps, or continue a fitted one.
+def take_rvm_steps(estimator, problem, start, *, noise_bounds=None, streamed=False):
+    """Fit a relevance vector machine by stochastic steps, from a model with functions.
 
-    A model, of hyperparameters and functions, comes with support rows (p, d); without one, the
-    start of the problem is continued. Streamed rows come in addition to earlier ones, and get one
-    pass.
+    If that is the start of the problem, its steps are continued. Streamed rows come in addition to
+    earlier ones, and get one pass.
     """
-    rows, start = problem.rows, model or problem.start
-    given, solver = start.state(rows.device), estimator._solver()
 
     def fitted(steps, state):
         return start.at(state.as_dict() | steps.posterior(state))
@@ -252,20 +243,19 @@ def take_rvm_steps(
         estimator,
         problem,
         start,
-        rows,
-        support,
+        problem.rows,
         fitted,
         streamed=streamed,
-        n_dense=estimator.n_dense_columns if estimator.covariance == "chevron" else 0,
-        limits=None if streamed else _limits(solver, start, given, noise_bounds),
+        limits=None if streamed else _limits(estimator, problem, start, noise_bounds),
         threshold=estimator.relevance_threshold,
     )
 
 
-def _limits(solver, model, given, noise_bounds):
+def _limits(estimator, problem, model, noise_bounds):
     """Return the bounds that `RelevanceSteps` learn the hyperparameters in; None if none is."""
+    given = model.state(problem.rows.device)
     theta, noise = (given[name][:, None].expand(-1, 2) for name in ("theta", "noise"))
-    if solver.learn_hyperparameters:
+    if estimator._solver().learn_hyperparameters:
         theta = theta_bounds(model.kernel, theta.device)
     elif noise_bounds is None:
         return None
@@ -346,8 +336,3 @@ def _folds(rows, random_state):
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
         order = order[np.argsort(first[group], kind="stable")]
     return (rows.divided(units, np.sort(order[i::_N_FOLDS])) for i in range(_N_FOLDS))
-
-
-def _has_lengths(kernel):
-    """Return whether a kernel has a length scale that is not fixed."""
-    return any(h.name.endswith("length_scale") and not h.fixed for h in kernel.hyperparameters)

@@ -1,21 +1,20 @@
 """Quadruply stochastic training: steps whose cost does not depend on rows or basis functions."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from .._collapsed import JITTER
-from .._fitting import Stage
+from .._fitting import Stage, State
 from .._linalg import cholesky
 from .._optim import adam_step
-from .._posteriors import WhitenedBasis
 from .._sparse import LEARNING_RATE
 from .._transfers import to_device
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
 from ._covariances import ChevronSum, NystroemSum
-from ._estimates import draw, prior_term, rows_term
-from ._step_state import LatentEstimates, StochasticState
+from ._estimates import LatentEstimates, draw, prior_term, rows_term
 
 _RIDGE = 1e-4  # of the support rows' kernel matrix, relative to its mean diagonal
 # Of the newest minibatch in averages over all, where site precisions change. At 0, a fit from a
@@ -32,6 +31,61 @@ _TINY = 1e-30
 _DIVERGENCE_FACTOR = 10.0
 
 
+@dataclass(kw_only=True)
+class StochasticState(State):
+    """Solution of the stochastic steps.
+
+    Sizes: c latents, M basis functions, k dense columns of each latent's chevron, p support rows,
+    q inducing points. Fields that may be None belong to options that are not in use, but for
+    ``auxiliary``, which `StochasticSteps.begin` sets.
+    """
+
+    # theta (t,), noise (s,): logarithms of the kernel's and the likelihood's hyperparameters
+    theta: torch.Tensor
+    noise: torch.Tensor
+    # (c + c k, M): coefficients of the means, then the dense columns of all latents
+    coef: torch.Tensor
+    support: torch.Tensor  # (p, d): support rows of the control variates
+    # (t,): hyperparameters of the control variates, which may lag behind ``theta``
+    support_theta: torch.Tensor
+    # (p, c + c k): values at the support rows of the functions whose coefficients are ``coef``
+    at_support: torch.Tensor
+    mean_precision: torch.Tensor  # (c,): running mean of the site precisions
+    # (n, c): auxiliary variables of the training rows, see `QuadraticBound`
+    auxiliary: torch.Tensor | None = None
+    # (c, M): sum of the means' coefficients over averaged steps, complete up to ``last_averaged``
+    coef_sum: torch.Tensor
+    last_averaged: torch.Tensor  # (M,): number of averaged steps when each function was last drawn
+    n_averaged: int = 0
+    # n_steps, first_step: steps so far, and those before the last call of `StochasticSteps.begin`
+    n_steps: int = 0
+    first_step: int = 0
+    n_passes: int = 0  # passes over the rows so far
+    n_seen: float = 0.0  # total weight of all rows seen so far
+    n_summed: float = 0.0  # number of minibatches that the running covariance averages
+    generator_state: torch.Tensor  # state of the random number generator
+    # (c + c k, M): sums of squared gradients, for AdaGrad
+    squared_gradients: torch.Tensor | None = None
+    # (t + s,): sum of the gradient estimates in theta and noise since the last step of Adam
+    hyper_gradient: torch.Tensor | None = None
+    # adam_mean, adam_square (t + s,): first and second moments of Adam
+    adam_mean: torch.Tensor | None = None
+    adam_square: torch.Tensor | None = None
+    n_adam_steps: int = 0
+    # (c, q, q): running precision-weighted Gram matrices of the features of the "nystroem"
+    # covariance
+    gram: torch.Tensor | None = None
+    root: torch.Tensor | None = None  # (c, q, q): root of the covariance that ``gram`` gives
+    # (c, M): running precision-weighted sums of squares of the functions, for a chevron
+    data: torch.Tensor | None = None
+    # (M,): number of minibatches that each entry of ``data`` averages
+    counts: torch.Tensor | None = None
+
+    def to_arrays(self):
+        """Return the fields but for ``auxiliary``, which belongs to the rows of a call."""
+        return {name: part for name, part in super().to_arrays().items() if name != "auxiliary"}
+
+
 class StochasticSteps(Stage):
     r"""Algorithm A of Evans and Nair: rows are sampled once, basis functions of the mean twice.
 
@@ -46,8 +100,8 @@ class StochasticSteps(Stage):
     the inducing points. Otherwise the running sum is the diagonal of a chevron, whose dense columns
     take gradient steps as the mean does. A logarithmic barrier keeps their diagonal positive.
 
-    ``basis`` has the features of the "nystroem" covariance, which ``n_dense`` None selects; else it
-    is the number of dense columns of a chevron. The options of the ``solver`` are those of
+    ``basis`` has the features of the "nystroem" covariance. Without it, the covariance is a chevron
+    with ``n_dense`` dense columns. The options of the ``solver`` are those of
     `QuadruplyStochastic`. Coefficients are averaged over the second half of the steps in so many
     ``passes``. A rate of "sgd" that is not given is a fraction of the inverse of the largest
     eigenvalue, which is estimated on the support rows.
@@ -64,14 +118,15 @@ class StochasticSteps(Stage):
     state_class = StochasticState
 
     def __init__(
-        self, likelihood, bases, basis, rows, generator, solver, *, n_dense, passes, limits=None
+        self, likelihood, bases, basis, rows, generator, solver, *, passes, n_dense=0, limits=None
     ):
         self._likelihood, self._solver, self._limits = likelihood, solver, limits
         self.bound = quadratic_bound(likelihood.likelihood, likelihood.n_latents)
-        self.bases, self.basis, self.rows, self._generator = bases, basis, rows, generator
-        self._covariance = (
-            NystroemSum(basis) if n_dense is None else ChevronSum(bases, min(n_dense, bases.size))
-        )
+        self.bases, self.rows, self._generator = bases, rows, generator
+        if basis is None:
+            self._covariance = ChevronSum(bases, min(n_dense, bases.size))
+        else:
+            self._covariance = NystroemSum(basis, JITTER[rows.dtype])
         self._batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
         self._n_steps = passes * math.ceil(rows.n_rows / self._batch_size)
         self._is_adagrad = solver.step == "adagrad"
@@ -266,8 +321,7 @@ class StochasticSteps(Stage):
     def _prepare(self, state):
         """Compute the control variate, the learning rate and the covariance's root."""
         if self._limits is not None:
-            self.bound, self.bases, self.basis = self._model_at(state.theta, state.noise)
-            self._covariance = self._covariance.at(self.bases, self.basis)
+            self.bound, self.bases, self._covariance = self._model_at(state.theta, state.noise)
         self._prepare_control_variate(state)
         self._rate = self._learning_rate(state)
         self._covariance.prepare(state)
@@ -330,9 +384,9 @@ class StochasticSteps(Stage):
         return torch.cholesky_solve(cross.T, self._chol).T
 
     def _model_at(self, theta, noise):
-        """Return the bound, the bases and the features at other hyperparameters."""
-        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER[self.rows.dtype])
-        return self._bound_at(noise), self.bases.at(theta), basis
+        """Return the bound, the bases and the covariance at other hyperparameters."""
+        bases = self.bases.at(theta)
+        return self._bound_at(noise), bases, self._covariance.at(bases)
 
     def _bound_at(self, noise):
         likelihood = self._likelihood.at(noise)
@@ -346,15 +400,13 @@ class StochasticSteps(Stage):
         c, k = self.bound.n_latents, len(state.theta)
         X, y, weights = batch
         point = torch.cat([state.theta, state.noise]).requires_grad_()
-        bound, bases, basis = self._model_at(*point.split([k, len(point) - k]))
+        bound, bases, covariance = self._model_at(*point.split([k, len(point) - k]))
         values = [bases.sampled(X, each.units) for each in estimates.draws]
         # Values are those of the estimates, control variates included; gradients are the sums'.
         f = []
         for each, phi, estimate in zip(estimates.draws, values, estimates.f, strict=True):
             total = phi @ (each.scale * state.coef[:, each.coordinates]).T.to(phi)
             f.append(estimate + (total - total.detach()).double())
-        # The diagonal of a chevron stays that of the current bases.
-        covariance = self._covariance.at(self.bases, basis)
         var = covariance.variances(state, X, estimates.draws[0], values[0], f)
         f_i, f_j = (each[:, :c] for each in f)
         multiplicity = self._row_multiplicity(state, weights)
