@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from typing import Literal, overload
 
@@ -196,17 +195,15 @@ class AdditiveGP(GPEstimator):
             run=problem.run,
             ascent=ascent,
             state=ascent.init(self._first_parameters(rows)),
-            make_ascent=partial(make, rows=learning),
-            make_sparse=partial(ascents.sparse, rows=learning)
-            if exact and ascents.may_have_points(sparse, learning, wide)
-            else None,
+            ascents=ascents,
+            rows=learning,
             kernels=kernels,
             exact=exact,
+            may_have_points=ascents.may_have_points(sparse, learning, wide),
             given=given,
             kept=requested.kept,
             most=most,
-            finer=partial(ascents.grids.finer, rows=learning),
-            with_steps=self.steps and partial(ascents.grids.with_steps, rows=learning),
+            steps=self.steps is not None,
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=problem.random_state,
@@ -214,8 +211,7 @@ class AdditiveGP(GPEstimator):
         )
         search.fit()
         if learning is not rows:
-            make = ascents.exact if search.exact else ascents.sparse
-            search.reweight(partial(make, rows=rows))
+            search.reweight(rows)
         return Fitted(search.latents(), search.curve, (rows, search))
 
     def _first_parameters(self, rows):

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from scipy.special import gammaincc
 
+from .._data import WeightedDataset
 from .._fitting import Run, Stage
 from ._ascent import AdditiveAscent, AdditiveState
+from ._ascents import Ascents
 from ._defaults import DEFAULTS
 from ._effect_test import EffectTest
 from ._interactions import score_moments, step_p_values
@@ -60,26 +62,23 @@ class TermSearch:
         The stage with the current terms.
     state : AdditiveState
         The state of that stage.
-    make_ascent : callable
-        Takes an `AdditiveBasis` and returns an `AdditiveAscent` of its terms.
-    make_sparse : callable or None
-        The same with inducing points, if an exact fit ends with these where they lose little.
+    ascents : Ascents
+    rows : WeightedDataset
+        Rows to learn from.
     kernels : list of str
         Candidate kernels of pairs. The first is used unless another has clearly more evidence.
     exact : bool
         Whether the fit ends without inducing points.
+    may_have_points : bool
+        Whether an exact fit ends with inducing points where they lose little.
     given : list of tuples of ints
         Pairs that the user listed.
     kept : list of tuples of ints
         Terms that the user listed, which are not dropped.
     most : int or inf
         Maximum number of other pairs.
-    finer : callable
-        Takes an `AdditiveBasis` and log length scales (c, a). Returns the basis with finer grids of
-        pairs, or None if finer grids are not needed or not allowed.
-    with_steps : callable or None
-        Takes an `AdditiveBasis` and a list of columns. Returns the basis with steps of these. None
-        is a model without steps.
+    steps : bool
+        Whether features may have steps.
     max_iter : int
         Maximum number of rounds in a stage.
     min_gain : float
@@ -100,15 +99,15 @@ class TermSearch:
     run: Run
     ascent: AdditiveAscent
     state: AdditiveState
-    make_ascent: Callable
-    make_sparse: Callable | None
+    ascents: Ascents
+    rows: WeightedDataset
     kernels: list
     exact: bool
+    may_have_points: bool
     given: list
     kept: list
     most: float
-    finer: Callable
-    with_steps: Callable | None
+    steps: bool
     max_iter: int
     min_gain: float
     random_state: object
@@ -188,7 +187,7 @@ class TermSearch:
                 return
             basis = self.ascent.basis
             self._add(self.given + found, "all rows")
-            if not (self.make_sparse and self._keep_points(basis)):
+            if not (self.may_have_points and self._keep_points(basis)):
                 self.learn("all rows")
         most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
         tried = set()
@@ -240,14 +239,14 @@ class TermSearch:
         The model without them remains if its ELBO is higher. Sums of smooth effects may end at a
         lower optimum beside steps, and would stay there after steps of small gain are dropped.
         """
-        if self.with_steps is None:
+        if not self.steps:
             return
         p_values = step_p_values(self.ascent.basis, self.candidates, *self._residuals())
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
             smooth = self.ascent, self.state
-            self._begin(self.with_steps(self.ascent.basis, sorted(found)))
+            self._begin(self.ascents.grids.with_steps(self.ascent.basis, sorted(found), self.rows))
             self.learn("steps")
             if self.state.elbo < smooth[1].elbo:
                 self.ascent, self.state = smooth
@@ -283,14 +282,14 @@ class TermSearch:
         n_of_pairs = len(self.ascent.basis.pairs) * basis.n_inducing_pair**2
         if not smooth or basis.n_weights + n_of_pairs > self.ascent.rows.n_rows:
             return False
-        exact, curve = (self.ascent, self.state, self.make_ascent), list(self.curve)
-        evidence, self.make_ascent = self.ascent.elbo(self.state), self.make_sparse
+        exact, curve = (self.ascent, self.state), list(self.curve)
+        evidence, self.exact = self.ascent.elbo(self.state), False
         self._begin(replace(basis, terms=self.ascent.basis.terms, pair_kernel=smooth[0]))
         self.learn("inducing points")
         if self.state.elbo < evidence - DEFAULTS.points_loss:
-            (self.ascent, self.state, self.make_ascent), self.curve = exact, curve
+            (self.ascent, self.state), self.curve, self.exact = exact, curve, True
             return False
-        self.exact, self.kernels = False, smooth
+        self.kernels = smooth
         if self.most == math.inf:
             self.most = DEFAULTS.pairs
         return True
@@ -395,25 +394,30 @@ class TermSearch:
 
         Finer grids of some pairs may explain what other terms did, which are then dropped.
         """
-        while (
-            not self.exact
-            and (basis := self.finer(self.ascent.basis, self.state.length)) is not None
-        ):
+        while not self.exact:
+            basis = self.ascents.grids.finer(self.ascent.basis, self.state.length, self.rows)
+            if basis is None:
+                return
             coarse = self.ascent, self.state
             self._begin(basis)
             self.learn(f"interactions on {basis.n_inducing_pair} points")
             gain = self.state.objective - coarse[1].objective
             if gain < self.ascent.tol * self.ascent.rows.tolerance_scale:
                 self.ascent, self.state = coarse
-                break
+                return
             self._learn_without(self._drop_each())
 
-    def reweight(self, make_ascent):
+    def reweight(self, rows):
         """Find the posterior under other row weights, with fixed hyperparameters."""
-        self.make_ascent = make_ascent
+        self.rows = rows
         self._begin(self.ascent.basis)
         self.state = self.ascent.held(self.state)
         self.learn("posterior")
+
+    def make_ascent(self, basis):
+        """Return the stage of a basis."""
+        make = self.ascents.exact if self.exact else self.ascents.sparse
+        return make(basis, self.rows)
 
     def _begin(self, basis):
         """Start the stage of a basis from the current hyperparameters and latents."""
