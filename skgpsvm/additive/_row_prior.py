@@ -78,7 +78,7 @@ class RowPrior(Prior):
     def _part(self, at, index):
         """Return the rows at an index of rows in the form of `at`, without those of processes."""
         places, missing = at
-        found = {p: (places[p][0][index],) for p in self._fixed}
+        found = {p: places[p][index] for p in self._fixed}
         found[self._functions] = places[self._functions][index]
         for numbers in (*self._alone, self._in_pairs):
             found[numbers] = places[numbers].at(index)
