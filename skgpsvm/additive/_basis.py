@@ -198,14 +198,6 @@ class AdditiveBasis:
         places = map(self.pair_axes.index, in_pairs) if self.shares else range(len(in_pairs))
         self.pair_places = list(places)  # of each number of each pair among `pair_axes`
         self.absent = [j for (j,) in numbers if self.features[j].missing]
-        # Places of a term and of one of its length scales, of `axes` and then of `pair_axes`.
-        alone, paired = iter(range(len(self.axes))), iter(self.pair_places)
-        self.lengths_of_terms = [
-            (place, next(alone) if len(term) == 1 else len(self.axes) + next(paired))
-            for place, term in enumerate(self.terms)
-            for j in term
-            if (j in self.axes if len(term) == 1 else self.is_number(j))
-        ]
 
     def is_number(self, j):
         """Return whether a feature is numerical."""
