@@ -282,7 +282,7 @@ class AdditiveGP(GPEstimator):
     def _fitted_attributes(self, models, summaries, streamed=False):
         [latents], [(rows, search)] = models, summaries
         basis = latents[0].basis
-        names = replace(self._names, masses=basis.masses, steps=basis.steps)
+        names = replace(self._names, features=basis.features)
         posteriors = [latent.posterior("cpu") for latent in latents]
         of_mean = posteriors[: self._n_mean_latents]
         attributes = {

@@ -65,6 +65,11 @@ class Feature:
     edges: tuple = ()
 
     @property
+    def is_mass(self):
+        """Whether it is a point mass of a column."""
+        return self.column is not None and not self.edges
+
+    @property
     def constrained(self):
         """Whether the effect must be monotone, convex or concave.
 
@@ -247,17 +252,6 @@ class AdditiveBasis:
         """
         first = {place: self.features[term[0]] for place, term in enumerate(self.terms)}
         return {place: feature for place, feature in first.items() if feature.constrained}
-
-    @property
-    def masses(self):
-        """Column and value of each point mass, by its number among the features."""
-        masses = [(j, f) for j, f in enumerate(self.features) if f.column is not None]
-        return {j: (f.column, f.value) for j, f in masses if not f.edges}
-
-    @property
-    def steps(self):
-        """Column of the steps of a feature, by their number among the features."""
-        return {j: f.column for j, f in enumerate(self.features) if f.edges}
 
     def columns(self, polynomials, u, j):
         """Return one feature's polynomials, of numbers clipped to the range, or indicators."""

@@ -472,6 +472,7 @@ class TermSearch:
         if len(term) == 2:
             chance *= len(ascent.basis.pairs) / len(self.scores)
         else:
-            has_steps = ascent.basis.features[term[0]].edges
-            chance /= self._n_columns if has_steps else len(ascent.basis.masses)
+            features = ascent.basis.features
+            n_masses = sum(feature.is_mass for feature in features)
+            chance /= n_masses if features[term[0]].is_mass else self._n_columns
         return max(self.min_gain, -math.log(chance))

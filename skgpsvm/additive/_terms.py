@@ -20,33 +20,20 @@ ROUGH = "matern12"  # kernel of pairs, without inducing points only
 
 @dataclass(frozen=True)
 class TermNames:
-    """Names of terms and length scales.
+    """Names of terms and length scales."""
 
-    Attributes
-    ----------
-    features : ndarray
-        Names of the columns, if all are strings; else empty.
-    masses : dict
-        Column and value of each point mass, see `AdditiveBasis.masses`.
-    steps : dict
-        Column of the steps of a feature, see `AdditiveBasis.steps`.
-    """
-
-    features: Sequence
-    masses: dict = field(default_factory=dict)
-    steps: dict = field(default_factory=dict)
+    columns: Sequence  # their names if all are strings, else empty
+    features: Sequence = ()  # the `Feature` of each column, point mass and steps of a fit
 
     def term(self, term):
         """Return the name of a term: its feature, "a & b", "a = 0" or "steps of a"."""
         return " & ".join(map(self._feature, term))
 
     def _feature(self, j):
-        if j in self.masses:
-            column, value = self.masses[j]
-            return f"{self._feature(column)} = {value:.6g}"
-        if j in self.steps:
-            return f"steps of {self._feature(self.steps[j])}"
-        return str(self.features[j]) if len(self.features) else f"x{j}"
+        if self.features and (own := self.features[j]).column is not None:
+            column = self._feature(own.column)
+            return f"{column} = {own.value:.6g}" if own.is_mass else f"steps of {column}"
+        return str(self.columns[j]) if len(self.columns) else f"x{j}"
 
     def length_scale(self, axis, j):
         """Return the name of a length scale, given its key of `AdditiveBasis.start`."""
@@ -98,7 +85,7 @@ class TermNames:
 
     def _check_distinct(self):
         """Raise ValueError if a column has the name that a term of other columns would have."""
-        names = set(map(str, self.features))
+        names = set(map(str, self.columns))
         for name in names:
             parts = [{name.removeprefix("steps of ")}, {re.sub(r" = [-+.e\d]+$", "", name)}]
             parts += [{name[: at.start()], name[at.end() :]} for at in re.finditer(" & ", name)]
@@ -113,7 +100,7 @@ class TermNames:
         if requested is None:
             return {}
         if isinstance(requested, dict):
-            numbers = {name: j for j, name in enumerate(self.features)}
+            numbers = {name: j for j, name in enumerate(self.columns)}
             signs = {numbers.get(name, name): sign for name, sign in requested.items()}
         else:
             array = np.asarray(requested)
@@ -160,7 +147,7 @@ class TermNames:
 
         A column that has the name of a kind counts as a column.
         """
-        names = {name: j for j, name in enumerate(self.features)}
+        names = {name: j for j, name in enumerate(self.columns)}
 
         def column(part):
             if isinstance(part, str):
