@@ -46,18 +46,9 @@ class TermNames:
     def requested(self, terms, is_category, monotonic_cst=None, convex_cst=None):
         """Return the `RequestedTerms` of the parameters of an estimator.
 
-        Parameters
-        ----------
-        terms : list or None
-        is_category : ndarray of shape (d,), bool
-        monotonic_cst, convex_cst : array-like, dict or None
-
-        Raises
-        ------
-        ValueError
-            If an entry is not a feature, a pair or a feature with a kind that fits it, if features
-            or pairs are named twice, if a column has the name of a term of other columns, or if a
-            constraint is for no effect that can have it.
+        A ValueError is raised if an entry is not a feature, a pair or a feature with a kind that
+        fits it, if features or pairs are named twice, if a column has the name of a term of other
+        columns, or if a constraint is for no effect that can have it.
         """
         self._check_distinct()
         found = self._requested(terms, is_category)
@@ -175,28 +166,14 @@ class TermNames:
 
 @dataclass
 class RequestedTerms:
-    """Terms that a user requested.
+    """Terms that a user requested."""
 
-    Attributes
-    ----------
-    singles : list of int
-        Features that have an effect of their own.
-    searched : bool
-        Whether other terms, such as pairs, may be found: the list has an Ellipsis, or is None.
-    kept : list of tuples of ints
-        Terms that are kept whatever their gain.
-    kinds : dict
-        Kinds of effects, (name, period or None), by feature.
-    monotonic : dict
-        1 or -1 by each feature whose effect must not decrease, or increase.
-    convex : dict
-        1 or -1 by each feature whose effect must be convex, or concave.
-    """
-
-    singles: list
+    singles: list  # features that have an effect of their own
+    # Whether other terms, such as pairs, may be found: the list has an Ellipsis, or is None
     searched: bool
-    kept: list = field(default_factory=list)
-    kinds: dict = field(default_factory=dict)
+    kept: list = field(default_factory=list)  # terms that are kept whatever their gain
+    kinds: dict = field(default_factory=dict)  # (name, period or None) of effects, by feature
+    # 1 by each feature whose effect must not decrease, or must be convex; -1 for the reverse
     monotonic: dict = field(default_factory=dict)
     convex: dict = field(default_factory=dict)
 
@@ -218,12 +195,7 @@ class RequestedTerms:
     def most_pairs(self, interactions, exact):
         """Return how many pairs may be found besides those listed.
 
-        Parameters
-        ----------
-        interactions : "auto", int or None
-            Parameter of an estimator.
-        exact : bool
-            Whether the fit has no inducing points; "auto" then allows any number of pairs.
+        Without inducing points, "auto" allows any number.
         """
         if interactions == "auto":
             return (math.inf if exact else DEFAULTS.pairs) if self.searched else 0
