@@ -28,32 +28,16 @@ def _key(own):
 
 @dataclass(kw_only=True)
 class AdditiveState(State):
-    """State of an additive model with c latent functions.
+    """State of an additive model with c latent functions."""
 
-    Attributes
-    ----------
-    length : Tensor of shape (c, a)
-        Logarithms of length scales.
-    variance : Tensor of shape (c, v)
-        Logarithms of the variances of effects.
-    noise : Tensor of shape (k,)
-        Logarithms of the likelihood's parameters; with Gaussian noise, of its variances.
-    objective : float
-        The ELBO plus the log prior of the hyperparameters, in nats; -inf before the first round.
-    elbo : float
-        The ELBO after the last round, in nats.
-    gain : float
-        Increase of the objective in the last round, in nats per row.
-    radii : list of float
-        Radii of the trust regions of hyperparameters, by group; empty before the first round.
-    """
-
-    length: torch.Tensor
-    variance: torch.Tensor
+    length: torch.Tensor  # (c, a): logarithms of length scales
+    variance: torch.Tensor  # (c, v): logarithms of the variances of effects
+    # (k,): logarithms of the likelihood's parameters; with Gaussian noise, of its variances
     noise: torch.Tensor
-    objective: float = -math.inf
-    elbo: float = math.nan
-    gain: float = math.nan
+    objective: float = -math.inf  # the ELBO plus the log prior of the hyperparameters, in nats
+    elbo: float = math.nan  # after the last round, in nats
+    gain: float = math.nan  # of the objective in the last round, in nats per row
+    # Radii of the trust regions of hyperparameters, by group; empty before the first round
     radii: list = field(default_factory=list)
 
 
@@ -62,18 +46,10 @@ class AdditiveAscent(Stage):
 
     Latents of a group have the same hyperparameters, which maximize the sum of their ELBOs.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    rows : WeightedDataset
-    limits : tuple of two Tensors (2,)
-        Bounds of the logarithms of length scales: of single effects, and of pairs.
-    form : tuple
-        Covariance and rank of the posterior, see `EffectsBound`.
-    shrinkage : float
-        Rate of the gamma prior, of shape 2, over the standard deviations of effects. 0 is no prior.
-    tol : float
-        Stop when a round gains less than this, in nats per row.
+    ``limits`` are two Tensors (2,), the bounds of the logarithms of length scales of single effects
+    and of pairs. ``form`` is the covariance and the rank of the posterior, see `EffectsBound`. The
+    standard deviations of effects have a gamma prior of shape 2 and of the rate ``shrinkage``; 0 is
+    no prior. A stage ends when a round gains less than ``tol``, in nats per row.
     """
 
     has_points = True  # inducing points
@@ -90,31 +66,17 @@ class AdditiveAscent(Stage):
         self._priors = {}  # `Prior` at the hyperparameters of each latent, for the posterior
 
     def _log_prior(self, own, prior):
-        """Return the log prior of a latent's hyperparameters, and its derivatives by name.
+        """Return the log prior of a latent's hyperparameters, its gradient, and its information.
 
         The prior is one of the standard deviations of effects over the measures of their numbers.
         Before centering, the standard deviation of an effect that is almost straight is many times
         as large: at a long length scale, most of the variance is that of a constant.
 
-        Parameters
-        ----------
-        own : dict of Tensor
-            The hyperparameters.
-        prior : Prior or InformedEffects
-            The process at them.
+        The gradient is a dict by name. The information is a list of tuples: minus the second
+        derivatives (k,) in numbers that are almost linear in the hyperparameters, such as
+        logarithms of standard deviations; and the derivatives of these numbers, a dict of Tensors
+        (k, size).
 
-        Returns
-        -------
-        value : float
-        gradient : dict of Tensor
-            Derivatives.
-        information : list of tuples
-            Minus the second derivatives (k,) in numbers that are almost linear in the
-            hyperparameters, such as logarithms of standard deviations; and the derivatives of these
-            numbers, a dict of Tensor (k, size).
-
-        Notes
-        -----
         Source: Chung et al. (2013). Their prior keeps standard deviations away from 0 and hardly
         shrinks them. Departs from the source: here the rate shrinks them too.
         """
@@ -148,10 +110,7 @@ class AdditiveAscent(Stage):
     def _maximize(self, own, sums, radius):
         """Take a few steps of Fisher scoring on a group's hyperparameters, in a trust region.
 
-        Returns
-        -------
-        own : dict of Tensor
-        objective, radius : float
+        Returns the hyperparameters, their objective and the last radius.
         """
         names = [name for name in self.learned if own[name].numel()]
         if not names:
@@ -324,26 +283,16 @@ class AdditiveAscent(Stage):
     def init(self, noise, before=None):
         """Return the state from which a fit starts.
 
-        Parameters
-        ----------
-        noise : Tensor of shape (k,)
-            Logarithms of the likelihood's parameters.
-        before : tuple of (AdditiveAscent, AdditiveState), optional
-            An earlier stage of the fit, with the hyperparameters and latents to start from.
-            Hyperparameters of other terms start from defaults.
+        ``noise`` (k,) has the logarithms of the likelihood's parameters. ``before`` is an earlier
+        stage of the fit and its state, with the hyperparameters and latents to start from.
+        Hyperparameters of other terms start from defaults.
         """
 
     def init_update(self, length, variance, noise, earlier=None):
         """Return the state from which `step` adds these rows to a posterior of earlier rows.
 
-        The hyperparameters are held from then on.
-
-        Parameters
-        ----------
-        length, variance, noise : Tensor
-            Hyperparameters, see `AdditiveState`.
-        earlier : list of pairs of Tensors (p, p), (p,), optional
-            ``gram`` and ``cross`` of each latent's posterior given the earlier rows.
+        The hyperparameters are held from then on. ``earlier`` has ``gram`` (p, p) and ``cross``
+        (p,) of each latent's posterior given the earlier rows.
         """
         self.learned, self._earlier, self._held = (), earlier, True
         return AdditiveState(length=length, variance=variance, noise=noise)
@@ -369,20 +318,9 @@ class AdditiveAscent(Stage):
         gains of the other terms are then computed anew, unless they exceed what they need by more
         than that sum.
 
-        Parameters
-        ----------
-        state : AdditiveState
-        least : callable
-            Takes a term and returns the gain it needs, in nats; -inf keeps the term in any case.
-        most : int
-            Maximum number of pairs.
-        kept : collection of tuples of ints
-            Pairs that are not dropped where there are too many.
-
-        Returns
-        -------
-        dropped : list of tuples of ints
-            The terms removed.
+        ``least`` takes a term and returns the gain it needs, in nats; -inf keeps the term in any
+        case. ``most`` is the maximum number of pairs; those ``kept`` are not dropped where there
+        are too many. Returns the terms removed.
         """
         dropped, doubtful = [], self.basis.terms
         while True:

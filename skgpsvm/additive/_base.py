@@ -61,15 +61,9 @@ class AdditiveGP(GPEstimator):
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
     (`_constant`), and the units of the intercept and of effects (`_of_constant`,
     `_effect_units`).
-
-    Attributes
-    ----------
-    _information : float
-        See `Grids`.
     """
 
-    _information = 1.0
-
+    _information = 1.0  # see `Grids`
     _rules = ParameterRules(uses=USES, followed=FOLLOWED_BY_STREAMS)
 
     dtype = "float64"  # covariances of smooth effects are too ill-conditioned for single precision

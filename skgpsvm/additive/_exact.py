@@ -19,26 +19,15 @@ _DRAWS = 50  # that are computed at once
 
 @dataclass
 class RowSums:
-    """Sufficient statistics of the rows for one latent without inducing points, or for several.
+    """Sufficient statistics of the rows for one latent without inducing points, or for several."""
 
-    Attributes
-    ----------
-    u : Tensor of shape (n, d)
-        Features on the unit interval.
-    precision, linear : Tensor of shape (..., n)
-        Precisions and linear terms of the sites of the rows. With Gaussian noise, the weights, and
-        the weights times the targets.
-    weight : float
-        Total weight with Gaussian noise, as in `Sums`; else 0.
-    known : Tensor of shape (..., n) or None
-        Known variances of Gaussian noise.
-    """
-
-    u: torch.Tensor
+    u: torch.Tensor  # (n, d): features on the unit interval
+    # (..., n): precisions and linear terms of the sites of the rows. With Gaussian noise, the
+    # weights, and the weights times the targets.
     precision: torch.Tensor
     linear: torch.Tensor
-    weight: float = 0.0
-    known: torch.Tensor | None = None
+    weight: float = 0.0  # total weight with Gaussian noise, as in `Sums`
+    known: torch.Tensor | None = None  # (..., n): known variances of Gaussian noise
 
     def latents(self):
         """Return the statistics of each latent, given those of several, a list."""
@@ -77,14 +66,9 @@ def _factorized(K, root):
 def _solved(K, root, chol, linear):
     """Solve for the posterior mean given sites with linear terms (n, k), without cancellation.
 
-    Returns
-    -------
-    scaled, solved : Tensor of shape (n, k)
-        Linear terms divided by roots of precisions, and A^-1 times these.
-    rest : Tensor of shape (n, k)
-        Linear terms of sites whose precision is too small to divide by.
-    alpha : Tensor of shape (n, k)
-        K^-1 times the posterior mean.
+    Returns four Tensors (n, k): the linear terms divided by roots of precisions, A^-1 times these,
+    the linear terms of sites whose precision is too small to divide by, and alpha, which is K^-1
+    times the posterior mean.
     """
     root = root[..., None]
     vague = root < _VAGUE
@@ -109,24 +93,10 @@ def _scaled_sites(log_var, sums):
 class RowEvidence:
     """Log evidence of a latent's hyperparameters, and its derivatives on request.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    own : dict of Tensor
-        Hyperparameters, see `AdditiveAscent.latents`.
-    sums : RowSums
-        Those of c latents with the same hyperparameters, whose evidences are added.
-    prior : RowPrior, optional
-        The prior at the hyperparameters, where it is known.
+    ``own`` are the hyperparameters, see `AdditiveAscent.latents`. The ``sums`` are those of c
+    latents with the same hyperparameters, whose evidences are added. ``value`` is in nats, up to
+    constants of sites.
 
-    Attributes
-    ----------
-    value : float
-        The log evidence, in nats, up to constants of sites.
-    prior : RowPrior
-
-    Notes
-    -----
     Source: Adam, Durrande and John (2018), appendix B; Rasmussen and Williams (2006), (3.27)
     and (5.9).
     """
@@ -153,20 +123,10 @@ class RowEvidence:
         Where the evidence is quadratic, it is the mean of the observed and the expected
         information, up to the second derivatives of C.
 
-        Parameters
-        ----------
-        names : list of str
-            Kinds of hyperparameters. With the noise alone, the prior has no derivatives to compute.
+        The gradient is a dict of Tensors by name, and the information a Tensor (k, k) for the
+        hyperparameters of ``names``, one kind after the other. With the noise alone, the prior has
+        no derivatives to compute.
 
-        Returns
-        -------
-        gradient : dict of Tensor
-            Derivatives of the evidence, by name.
-        information : Tensor of shape (k, k)
-            For the hyperparameters of ``names``, one kind after the other.
-
-        Notes
-        -----
         Source: Gilmour, Thompson and Cullis (1995).
         """
         root, sums = self._root[..., None], self._sums
@@ -220,25 +180,10 @@ def evidence_gains(prior, noise, sums, places):
 class ExactPosterior(EffectsPosterior):
     """Exact posterior of an additive GP given a Gaussian site of each row.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    theta : dict of Tensor
-    u : Tensor of shape (n, d)
-        Rows on the unit interval.
-    precision, linear : Tensor of shape (n,)
-        Of their sites.
-    chol, alpha : Tensor, optional
-        The attributes, where they are known.
-    prior : RowPrior, optional
-        The prior, where it is known.
-
-    Attributes
-    ----------
-    chol : Tensor of shape (n, n)
-        Root of I + B^1/2 K B^1/2, for the precisions B.
-    alpha : Tensor of shape (n,)
-        Weights of the prior covariances with the rows in the posterior mean.
+    ``u`` (n, d) are the rows on the unit interval, and ``precision`` and ``linear`` (n,) are of
+    their sites. Given where they are known: the root ``chol`` (n, n) of I + B^1/2 K B^1/2 for the
+    precisions B, the weights ``alpha`` (n,) of the prior covariances with the rows in the posterior
+    mean, and the ``prior``.
     """
 
     form = None
@@ -358,14 +303,8 @@ class ExactPosterior(EffectsPosterior):
     def _drawn_weights(self, n_samples, rng):
         """Yield draws of a few weights at once, until there are ``n_samples``.
 
-        Yields
-        ------
-        index : slice
-            Numbers of the draws.
-        weights : list of Tensor of shape (size, p, q)
-            Weights of the features of each term.
-        absent : dict of Tensor of shape (size, 1)
-            Effects of missing numbers, by place of the term.
+        They are the slice of the numbers of the draws, the weights (size, p, q) of the features of
+        each term, and the effects (size, 1) of missing numbers by place of the term.
         """
         features = [part.at(self._prior.rows[0]) for part in self._sets]
         for start in range(0, n_samples, _DRAWS):
@@ -406,19 +345,8 @@ class _AtomFeatures:
     """Features of a term by the atoms of its measures, whose weights are standard normal.
 
     They are products of a column of each of two matrices; the second has a single one if the term
-    has one feature.
-
-    Parameters
-    ----------
-    factors : list
-        Processes of the term.
-    variance : Tensor, scalar
-        Its prior variance.
-
-    Attributes
-    ----------
-    moments : list of Tensors (p, p), (q, q)
-        Second moments of the columns under the measures.
+    has one feature. ``factors`` are the processes of the term, and ``moments`` (p, p), (q, q) the
+    second moments of the columns under the measures.
     """
 
     def __init__(self, factors, variance):

@@ -62,8 +62,6 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
     shrinkage. Pairs have no such prior, since many are rough; `evidence_gains` tells them from
     noise.
 
-    Notes
-    -----
     Source: Fuglstad et al. (2019), for the prior of length scales.
     """
 

@@ -19,15 +19,7 @@ class RowPrior(Prior):
 
     The covariance is a constant, the weighted sum of the covariances of single numbers, that of the
     functions of single terms without hyperparameters, and a quadratic form in the covariances of
-    the processes in pairs.
-
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    theta : dict of Tensor
-        Logarithms of ``length`` and ``variance``.
-    u : Tensor of shape (n, d)
-        Features of the rows on the unit interval.
+    the processes in pairs. ``u`` (n, d) are the rows on the unit interval.
     """
 
     @torch.no_grad()
@@ -156,18 +148,9 @@ class RowPrior(Prior):
         scale, and with the tilt :math:`t = h' - h H' / 2H`, that of k is
         :math:`g' - (t h^\top + h t^\top) / H`.
 
-        Parameters
-        ----------
-        adjoint : Tensor of shape (n, n)
-            Derivatives of a function in the covariance, symmetric.
-        vectors : Tensor of shape (n, c)
-
-        Returns
-        -------
-        gradient : dict of Tensor (k,)
-            Derivatives of the function, by name.
-        moves : dict of Tensor (k, n, c)
-            Products of the derivatives of the covariance with the vectors, by name.
+        The symmetric ``adjoint`` (n, n) has the derivatives of a function in the covariance.
+        Returns its derivatives (k,) by name, and the products (k, n, c) of the derivatives of the
+        covariance with the vectors (n, c), by name.
         """
         paired, n_terms = self._in_pairs, len(self.terms) - 1
         n_alone, n_paired = len(self._weights), len(paired.members)
@@ -209,12 +192,8 @@ class RowPrior(Prior):
 class _Products:
     """Products of matrices, whose blocks come one after the other, with an adjoint and vectors.
 
-    Attributes
-    ----------
-    dots : Tensor of shape (k,)
-        Sums of the elementwise products with the adjoint.
-    moves : Tensor of shape (k, n, c)
-        Products with the vectors.
+    ``dots`` (k,) are the sums of the elementwise products with the adjoint, and ``moves`` (k, n, c)
+    the products with the vectors.
     """
 
     def __init__(self, adjoint, vectors, k):
@@ -245,11 +224,7 @@ class _Products:
 class _Functions:
     """Functions of the terms of a single `FixedProcess` each: a covariance of low rank.
 
-    Parameters
-    ----------
-    processes : dict of FixedProcess
-        By place of the term.
-    variance : Tensor of shape (1 + n_terms,)
+    ``processes`` are by place of the term among the prior variances (1 + n_terms,).
     """
 
     def __init__(self, processes, variance):
@@ -275,21 +250,9 @@ class _Functions:
 class _Numbers:
     """Processes of numbers of one kernel, whose covariances are computed together.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    kernel : str
-    axes : list of int
-        The feature of each process.
-    lengths : Tensor of shape (p,)
-
-    Attributes
-    ----------
-    kernel : ZeroMeanKernel
-        The kernels of all processes. Measures with fewer atoms than others end in atoms of weight
-        zero.
-    members : list of ZeroMeanKernel
-        The kernel of each process.
+    ``axes`` has the feature of each process. ``kernel`` is the `ZeroMeanKernel` of all processes,
+    where measures with fewer atoms than others end in atoms of weight zero; ``members`` has that of
+    each.
     """
 
     def __init__(self, basis, kernel, axes, lengths):

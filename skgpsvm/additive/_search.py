@@ -53,69 +53,31 @@ def _best_score(moments):
 
 @dataclass
 class TermSearch:
-    """A fit in progress: the current model, its terms, and how terms are selected.
-
-    Attributes
-    ----------
-    run : Run
-    ascent : AdditiveAscent
-        The stage with the current terms.
-    state : AdditiveState
-        The state of that stage.
-    ascents : Ascents
-    rows : WeightedDataset
-        Rows to learn from.
-    kernels : list of str
-        Candidate kernels of pairs. The first is used unless another has clearly more evidence.
-    exact : bool
-        Whether the fit ends without inducing points.
-    may_have_points : bool
-        Whether an exact fit ends with inducing points where they lose little.
-    given : list of tuples of ints
-        Pairs that the user listed.
-    kept : list of tuples of ints
-        Terms that the user listed, which are not dropped.
-    most : int or inf
-        Maximum number of other pairs.
-    steps : bool
-        Whether features may have steps.
-    max_iter : int
-        Maximum number of rounds in a stage.
-    min_gain : float
-        Gain that a term needs to be kept, in nats; 0 keeps all.
-    random_state : RandomState
-    attributes : callable
-        Takes a `TermSearch` and returns the fitted attributes of the estimator, a dict.
-    candidates : list of tuples of ints
-        The first terms. Their features may have pairs and steps, even if their effect is dropped.
-    scores : dict
-        `PairScore` by pair.
-    dropped : list of tuples of ints
-        Terms that were removed.
-    curve : list of float
-        The objective after each round.
-    """
+    """A fit in progress: the current model, its terms, and how terms are selected."""
 
     run: Run
-    ascent: AdditiveAscent
-    state: AdditiveState
-    ascents: Ascents
-    rows: WeightedDataset
+    ascent: AdditiveAscent  # the stage with the current terms
+    state: AdditiveState  # of that stage
+    ascents: Ascents  # from which further stages are made
+    rows: WeightedDataset  # rows to learn from
+    # Candidate kernels of pairs. The first is used unless another has clearly more evidence.
     kernels: list
-    exact: bool
-    may_have_points: bool
-    given: list
-    kept: list
-    most: float
-    steps: bool
-    max_iter: int
-    min_gain: float
+    exact: bool  # whether the fit ends without inducing points
+    may_have_points: bool  # whether an exact fit ends with inducing points where they lose little
+    given: list  # pairs that the user listed
+    kept: list  # terms that the user listed, which are not dropped
+    most: float  # maximum number of other pairs, maybe infinity
+    steps: bool  # whether features may have steps
+    max_iter: int  # maximum number of rounds in a stage
+    min_gain: float  # that a term needs to be kept, in nats; 0 keeps all
     random_state: object
+    # Takes a `TermSearch` and returns the fitted attributes of the estimator, a dict
     attributes: Callable
+    # The first terms. Their features may have pairs and steps, even if their effect is dropped.
     candidates: list = field(default_factory=list)
-    scores: dict = field(default_factory=dict)
-    dropped: list = field(default_factory=list)
-    curve: list = field(default_factory=list)
+    scores: dict = field(default_factory=dict)  # `PairScore` by pair
+    dropped: list = field(default_factory=list)  # terms that were removed
+    curve: list = field(default_factory=list)  # the objective after each round
 
     def fit(self):
         """Run all stages: learn effects, find pairs, prune, and refine the grids of pairs."""
@@ -210,12 +172,7 @@ class TermSearch:
                     break
 
     def _try(self, pairs):
-        """Add pairs, and keep those that gain a share of what they need in a few rounds.
-
-        Returns
-        -------
-        kept : list of tuples of ints
-        """
+        """Add pairs; keep and return those that gain a share of what they need in a few rounds."""
         if not pairs:
             return []
         before = self.ascent, self.state
