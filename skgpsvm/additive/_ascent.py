@@ -310,52 +310,6 @@ class AdditiveAscent(Stage):
         """Return how much the terms at some places add to the ELBO of a group of latents."""
         return EffectsBound(prior, sums, own["noise"]).gains()[places]
 
-    def prune(self, state, least, most=math.inf, kept=()):
-        """Drop terms while one adds too little to the ELBO, or there are too many pairs.
-
-        The poorer half of the terms that add too little is removed at once, if it adds less
-        together than the sum of what its terms need; otherwise half of that half, and so on. The
-        gains of the other terms are then computed anew, unless they exceed what they need by more
-        than that sum.
-
-        ``least`` takes a term and returns the gain it needs, in nats; -inf keeps the term in any
-        case. ``most`` is the maximum number of pairs; those ``kept`` are not dropped where there
-        are too many. Returns the terms removed.
-        """
-        dropped, doubtful = [], self.basis.terms
-        while True:
-            excess = len(self.basis.pairs) - most
-            needed = {term: least(term) for term in doubtful}
-            finite = (term for term in doubtful if needed[term] > -math.inf)
-            other = [pair for pair in self.basis.pairs if pair not in kept]
-            tested = other if excess > 0 else list(finite)
-            if not tested:
-                return dropped
-            gained = dict(zip(tested, self.gains(state, tested), strict=True))
-            surplus = {term: gain - needed[term] for term, gain in gained.items()}
-            if excess > 0:
-                going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
-            else:
-                going = self._poor(state, surplus, needed)
-                lost = sum(needed[term] for term in going)
-                doubtful = [term for term in tested if surplus[term] <= lost]
-            if not going:
-                return dropped
-            self.drop(state, going)
-            self._learn_noise(state)
-            doubtful = [term for term in doubtful if term not in going]
-            dropped += going
-
-    def _poor(self, state, surplus, needed):
-        """Return terms of negative surplus that may be dropped together, a list."""
-        poor = sorted((term for term in surplus if surplus[term] < 0), key=surplus.get)
-        going = poor[: (len(poor) + 1) // 2]
-        while len(going) > 1:
-            if self.joint_gain(state, going) < sum(needed[term] for term in going):
-                break
-            going = going[: len(going) // 2]
-        return going
-
     def joint_gain(self, state, terms):
         """Return how much some terms add together to the ELBO of all latents, in nats.
 
@@ -363,10 +317,10 @@ class AdditiveAscent(Stage):
         """
         smaller, without = copy(self), copy(state)
         smaller.drop(without, terms)
-        objective = smaller._learn_noise(without)
+        objective = smaller.learn_noise(without)
         return self.elbo(state) - objective + smaller._log_priors(without)
 
-    def _learn_noise(self, state):
+    def learn_noise(self, state):
         """Update the variance of Gaussian noise alone, and return the sum of the objectives.
 
         It has to explain what terms that were dropped have explained.

@@ -320,12 +320,52 @@ class TermSearch:
         return math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length * min(d / n, 1)
 
     def _drop_each(self, required=None):
-        """Drop terms that gain too little one by one; return them.
+        """Drop and return terms while one adds too little to the ELBO, or there are too many pairs.
 
-        ``required`` takes a term and returns the gain it needs; None is `_required_gain`.
+        ``required`` takes a term and returns the gain it needs, in nats, where -inf keeps the term
+        in any case. None is `_required_gain`.
+
+        The poorer half of the terms that add too little is removed at once, if it adds less
+        together than the sum of what its terms need; otherwise half of that half, and so on. The
+        gains of the other terms are then computed anew, unless they exceed what they need by more
+        than that sum.
         """
-        most = len(self.given) + self.most
-        return self.ascent.prune(self.state, required or self._required_gain, most, self.kept)
+        ascent, state, required = self.ascent, self.state, required or self._required_gain
+        dropped, doubtful = [], ascent.basis.terms
+        while True:
+            pairs = ascent.basis.pairs
+            excess = len(pairs) - len(self.given) - self.most
+            needed = {term: required(term) for term in doubtful}
+            if excess > 0:
+                tested = [pair for pair in pairs if pair not in self.kept]
+            else:
+                tested = [term for term in doubtful if needed[term] > -math.inf]
+            if not tested:
+                return dropped
+            gained = dict(zip(tested, ascent.gains(state, tested), strict=True))
+            if excess > 0:
+                going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
+            else:
+                surplus = {term: gain - needed[term] for term, gain in gained.items()}
+                going = self._poor(surplus, needed)
+                lost = sum(needed[term] for term in going)
+                doubtful = [term for term in tested if surplus[term] <= lost]
+            if not going:
+                return dropped
+            ascent.drop(state, going)
+            ascent.learn_noise(state)
+            doubtful = [term for term in doubtful if term not in going]
+            dropped += going
+
+    def _poor(self, surplus, needed):
+        """Return terms of negative surplus that may be dropped together, a list."""
+        poor = sorted((term for term in surplus if surplus[term] < 0), key=surplus.get)
+        going = poor[: (len(poor) + 1) // 2]
+        while len(going) > 1:
+            if self.ascent.joint_gain(self.state, going) < sum(needed[term] for term in going):
+                break
+            going = going[: len(going) // 2]
+        return going
 
     def _learn_without(self, dropped):
         self.dropped += dropped
