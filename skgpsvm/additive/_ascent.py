@@ -365,19 +365,17 @@ class AdditiveAscent(Stage):
 
     def _hyper(self, known):
         """Return tensors of hyperparameters, by kind: those that `named` gave, or else defaults."""
-        like = self.rows.weights
-
-        def values(kind, defaults, own):
-            return [own.get(kind, {}).get(name, value) for name, value in defaults.items()]
-
         return {
-            kind: like.new_tensor([values(kind, defaults, own) for own in known])
+            kind: self.rows.weights.new_tensor(
+                [[own[kind].get(name, usual) for name, usual in defaults.items()] for own in known]
+            )
             for kind, defaults in self.basis.start().items()
         }
 
     def _start(self, before, n_latents):
         """Return the tensors from which hyperparameters start, see `init`, by kind."""
-        return self._hyper([{}] * n_latents if before is None else before[0].named(before[1]))
+        nothing = [{"length": {}, "variance": {}}] * n_latents
+        return self._hyper(nothing if before is None else before[0].named(before[1]))
 
     def converged(self, state):
         """Return whether the last round gained less than ``tol``, or next to nothing in total."""

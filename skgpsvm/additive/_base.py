@@ -28,13 +28,7 @@ from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES
 from ._search import TermSearch
-from ._terms import (
-    TermNames,
-    check_interactions,
-    check_rough_pairs,
-    of_features,
-    pair_kernels,
-)
+from ._terms import TermNames, check_interactions, of_features, pair_kernels
 
 _IMPORTANCE_ROWS = 1000
 _PAIRS = where(interactions=OtherThan(None, 0)) | where(terms=OtherThan(None))
@@ -176,15 +170,13 @@ class AdditiveGP(GPEstimator):
         if exact:
             refuse_ranks(f"{type(self).__name__} without inducing points", "Set sparse=True.")
         given, most = requested.pairs, requested.most_pairs(self.interactions, exact)
-        check_rough_pairs(self.kernel_interaction, bool(given or most), exact)
-        kernels = pair_kernels(self.kernel_interaction, self.kernel, exact)
+        kernels = pair_kernels(self.kernel_interaction, self.kernel, given or most, exact)
         basis = replace(basis, pair_kernel=kernels[0])
         given = [pair for pair in given if not any(features[j].constant for j in pair)]
         if not exact:
             ascents.grids.check_pairs(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
-        make = ascents.exact if exact else ascents.sparse
-        ascent = (make if wide else ascents.sparse)(basis, learning)
+        ascent = (ascents.exact if exact and wide else ascents.sparse)(basis, learning)
         search = TermSearch(
             run=problem.run,
             ascent=ascent,

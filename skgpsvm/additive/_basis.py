@@ -193,10 +193,8 @@ class AdditiveBasis:
 
     def in_columns(self, term):
         """Return the columns of X of a term."""
-        features = [self.features[j] for j in term]
-        return tuple(
-            j if f.column is None else f.column for j, f in zip(term, features, strict=True)
-        )
+        columns = (self.features[j].column for j in term)
+        return tuple(j if own is None else own for j, own in zip(term, columns, strict=True))
 
     @property
     def constrained(self):

@@ -73,10 +73,12 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
             found.append(Feature(constant=True))
             continue
         kind, period = requested.kinds.get(j, ("smooth", None))
-        feature = Feature(missing=bool(missing[j]), linear=kind == "linear")
-        feature.sentinels = shared[j].sentinels
-        feature.monotonic, feature.convex = (
-            signs.get(j, 0) for signs in (requested.monotonic, requested.convex)
+        feature = Feature(
+            missing=bool(missing[j]),
+            linear=kind == "linear",
+            monotonic=requested.monotonic.get(j, 0),
+            convex=requested.convex.get(j, 0),
+            sentinels=shared[j].sentinels,
         )
         others = sample[~shared[j].are_far(sample[:, j]), j]
         if kind == "cyclic":

@@ -59,9 +59,15 @@ class SiteAscent(AdditiveAscent):
         self._sites, self._batch_size, self._generator = sites, batch_size, generator
         self.learns_scale = "noise" in self.learned and len(sites.parameters()) > 0
         self.n_means = sites.groups[0].stop
-        # Noise that varies has a constant of its own.
-        self._moves_noise = self.learns_scale and sites.latents_per_output == 1
         self.learned = tuple(name for name in self.learned if name != "noise")
+
+    @property
+    def _moves_noise(self):
+        """True if steps on the likelihood's parameters are taken.
+
+        Noise that varies has a constant of its own.
+        """
+        return self.learns_scale and self._sites.latents_per_output == 1 and not self._held
 
     def _noise(self, state, k):
         return state.length.new_zeros(())
@@ -138,24 +144,17 @@ class SiteAscent(AdditiveAscent):
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
-        self.learned, self._earlier, self._held = (), earlier, True
-        self._moves_noise = False
+        state = super().init_update(length, variance, noise, earlier)
         gram, cross = self._no_sites(len(earlier))
-        return SiteState(
-            length=length,
-            variance=variance,
-            noise=noise,
-            gram=gram,
-            cross=cross,
-            generator=self._generator.get_state(),
-        )
+        sites = {"gram": gram, "cross": cross, "generator": self._generator.get_state()}
+        return SiteState(**state.as_dict(), **sites)
 
     def held(self, state):
         """Return the state from which `step` finds the posterior, with the hyperparameters held.
 
         Its sites are those that `init` has computed at the latents of an earlier stage.
         """
-        self.learned, self._held, self._moves_noise = (), True, False
+        self.learned, self._held = (), True
         return state
 
     def _level(self, noise):

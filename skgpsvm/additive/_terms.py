@@ -227,20 +227,19 @@ def of_features(terms, importances, n_features):
     return found
 
 
-def pair_kernels(requested, kernel, exact):
-    """Return the candidate kernels of pairs, among which the evidence decides."""
-    if requested is not None:
-        return [requested]
-    return [ROUGH, kernel] if exact else [kernel]
+def pair_kernels(requested, kernel, has_pairs, exact):
+    """Return the candidate kernels of pairs, among which the evidence decides.
 
-
-def check_rough_pairs(requested, has_pairs, exact):
-    """Raise ValueError if the user's kernel of pairs is too rough for inducing points."""
+    A ValueError is raised if the user's is too rough for the inducing points of a fit with pairs.
+    """
+    if requested is None:
+        return [ROUGH, kernel] if exact else [kernel]
     if requested == ROUGH and has_pairs and not exact:
         raise ValueError(
             "kernel_interaction='matern12' is too rough for inducing points, which this fit "
             "has. Set sparse=False, or choose another kernel."
         )
+    return [requested]
 
 
 def _is_integer(value):
