@@ -130,7 +130,7 @@ class AdditiveAscent(Stage):
             log_prior, prior_gradient, prior_information = self._log_prior(parts, here)
 
             if (value := evidence.value + log_prior) > highest:
-                highest, prior = value, evidence.prior
+                highest, prior = value, here
 
             def derivatives():
                 gradient, information = evidence.derivatives(names)

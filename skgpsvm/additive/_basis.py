@@ -162,9 +162,10 @@ class AdditiveBasis:
         """Return whether a feature is numerical."""
         return not self.features[j].n_levels
 
-    def cyclic(self, axes):
-        """Return whether each of some features is cyclic, a list of bools."""
-        return [self.features[j].period > 0 for j in axes]
+    def cyclic(self, axes, device):
+        """Return which of some features are cyclic, a Tensor (k,), or None if none is."""
+        found = [self.features[j].period > 0 for j in axes]
+        return torch.tensor(found, device=device) if any(found) else None
 
     @property
     def pairs(self):

@@ -204,7 +204,7 @@ class EffectsBound:
     """
 
     def __init__(self, effects, sums, noise, covariance="full", rank=None):
-        self.prior, self._sums, self._var = effects, sums, noise.exp()
+        self._prior, self._sums, self._var = effects, sums, noise.exp()
         self._covariance, self._rank = covariance, rank
         self._found = sums.of_features(effects)
         self._gram, self._cross = self._found.gram / self._var, self._found.cross / self._var
@@ -229,7 +229,7 @@ class EffectsBound:
 
     def _own_precisions(self):
         """Return the diagonal blocks of the precisions of the weights."""
-        return own_blocks(_plus_one(self._gram), self.prior)
+        return own_blocks(_plus_one(self._gram), self._prior)
 
     def _loss(self):
         """Return twice what the form loses, in nats."""
@@ -244,7 +244,7 @@ class EffectsBound:
         """Return derivatives, in the Gram matrix, of minus the log determinant and the loss."""
         if self._covariance == "mean_field":
             found = torch.zeros_like(cov)
-            blocks = zip(own_blocks(found, self.prior), self._own_precisions(), strict=True)
+            blocks = zip(own_blocks(found, self._prior), self._own_precisions(), strict=True)
             for block, own in blocks:
                 block.copy_(-torch.linalg.inv(own))
             return found
@@ -255,7 +255,7 @@ class EffectsBound:
 
     def gains(self):
         """Return how much each term adds to the bounds of full covariance, (n_terms,)."""
-        blocks = own_blocks(torch.cholesky_inverse(self._chol), self.prior)
+        blocks = own_blocks(torch.cholesky_inverse(self._chol), self._prior)
         weights = self._weights[..., None].split([block.shape[-1] for block in blocks], -2)
         found = [
             (w * torch.linalg.solve(block, w)).sum() + torch.logdet(block).sum()
@@ -282,7 +282,7 @@ class EffectsBound:
         of_weights, of_rows = (part / var for part in self._found.along(V))
         information = (of_rows - of_weights @ cov @ of_weights.mT).sum(0)
         rest = rho - self._found.with_columns(cov @ w) / var
-        rest = rest.split([len(coef) for coef in self.prior.coefs], -2)
+        rest = rest.split([len(coef) for coef in self._prior.coefs], -2)
         mixed = [(own.mT @ rest[place]).sum((0, 2)) for place, own in V.items()]
         mixed = torch.cat([w.new_zeros(0), *mixed])
         square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)
@@ -301,7 +301,7 @@ class EffectsBound:
         Of the latter only the entries (c, r) in the rows of a term are returned, by its place, and
         then by name and index.
         """
-        effects, sums, w = self.prior, self._sums, self._weights
+        effects, sums, w = self._prior, self._sums, self._weights
         rows, sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
         by_gram = 0.5 * (self._by_log_dets(cov) - w[..., :, None] * w[..., None, :])
         fit = (by_gram * self._gram).sum() + (self._cross * w).sum()

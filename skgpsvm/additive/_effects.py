@@ -102,8 +102,9 @@ class Prior(ABC):
         places = {process: process.at(u[:, j]) for process, j in self.processes.items()}
         return places, u.isnan().to(u)
 
-    def _terms(self):
-        return zip(self.terms, self.factors, self.variance, strict=True)
+    def parts(self):
+        """Return each term with its factors and its variance, the constant first."""
+        return list(zip(self.terms, self.factors, self.variance, strict=True))
 
     def variances(self, at):
         """Return prior variances (b, 1 + n_terms).
@@ -112,7 +113,7 @@ class Prior(ABC):
         """
         places, missing = at
         unknown, found = missing * self._unseen, []
-        for term, factors, variance in self._terms():
+        for term, factors, variance in self.parts():
             own = variance.expand(len(missing))
             for j, factor in zip(term, factors, strict=True):
                 own = own * (factor.variances(places[factor]) + unknown[:, j])
@@ -126,7 +127,7 @@ class Prior(ABC):
 
         ``places`` selects terms; the constant is term 0.
         """
-        parts = list(self._terms())
+        parts = self.parts()
         for term, factors, variance in parts if places is None else [parts[k] for k in places]:
             cov = variance.expand(len(a[1]), len(b[1]))
             for factor in factors:
@@ -154,7 +155,7 @@ class Effects(Prior):
         super().__init__(basis, theta)
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
-        for term, factors, variance in self._terms():
+        for term, factors, variance in self.parts():
             parts = [(factor.coef, factor.cov) for factor in factors] or [(one, one)]
             coef, cov = self._product(term, parts, variance)
             if (absent := self.absent(term)) is not None:
@@ -186,7 +187,7 @@ class Effects(Prior):
         derivatives = {}
         for group, members in self._groups:
             derivatives |= zip(members, zip(*group.derivatives(), strict=True), strict=True)
-        for place, (term, factors, variance) in enumerate(self._terms()):
+        for place, (term, factors, variance) in enumerate(self.parts()):
             coef, cov = self.coefs[place], self.covs[place]
             has_absent = self.absent(term) is not None
             pad = (0, int(has_absent)) * 2  # the row and the column of missing numbers
@@ -229,9 +230,10 @@ class Effects(Prior):
 
     def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
         """Return the process of each axis; those of one kind and size are computed together."""
-        basis, cyclic, groups = self.basis, self.basis.cyclic(axes), {}
+        basis, groups = self.basis, {}
         for place, j in enumerate(axes):
-            own = torch.as_tensor(points.get(j, equally_spaced(n_inducing, cyclic[place])))
+            is_cyclic = basis.features[j].period > 0
+            own = torch.as_tensor(points.get(j, equally_spaced(n_inducing, is_cyclic)))
             tabled, shares = j in basis.tabled and j in points, basis.tabled.get(j)
             by_values = tabled and shares is not None
             measure = torch.as_tensor(shares if by_values else basis.means[j][:size])
@@ -241,15 +243,14 @@ class Effects(Prior):
         for (tabled, by_values, _), members in groups.items():
             places, *parts = zip(*members, strict=True)
             Z, measure = (torch.stack(part).to(lengths) for part in parts)
-            turns = torch.tensor([cyclic[place] for place in places], device=Z.device)
-            turns = turns if turns.any() else None
+            cyclic = basis.cyclic([axes[place] for place in places], Z.device)
             given = PROFILES[kernel], lengths[list(places)], Z
             if by_values:
-                group = AtValues(*given, Z, measure, turns)
+                group = AtValues(*given, Z, measure, cyclic)
             elif tabled:
-                group = AtValues(*given, *polynomials.measure(measure), turns)
+                group = AtValues(*given, *polynomials.measure(measure), cyclic)
             else:
-                group = CenteredAtPoints(*given, polynomials, measure, turns)
+                group = CenteredAtPoints(*given, polynomials, measure, cyclic)
             members = group.unbind()
             self._groups.append((group, members))
             found |= zip(places, members, strict=True)
@@ -264,7 +265,7 @@ class Effects(Prior):
         at = places, missing = self.at(u)
         constrained = {self.factors[1 + place][0] for place in self.basis.constrained}
         found = []
-        for term, factors, variance in self._terms():
+        for term, factors, variance in self.parts():
             psi = variance.sqrt().expand(len(u), 1)
             for factor in factors:
                 if factor in constrained:

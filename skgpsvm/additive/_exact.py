@@ -10,7 +10,6 @@ import torch
 from .._linalg import cholesky
 from .._memory import SMALL_BLOCK, block_rows
 from ._posterior import EffectsPosterior
-from ._row_prior import RowPrior
 
 _ROUNDING = 1e-10  # relative, of eigenvalues
 _VAGUE = 1e-5  # square root of a precision, below which linear terms are kept apart
@@ -93,22 +92,21 @@ def _scaled_sites(log_var, sums):
 class RowEvidence:
     """Log evidence of a latent's hyperparameters, and its derivatives on request.
 
-    ``own`` are the hyperparameters, see `AdditiveAscent.latents`. The ``sums`` are those of c
-    latents with the same hyperparameters, whose evidences are added. ``value`` is in nats, up to
-    constants of sites.
+    The ``sums`` are those of c latents with the same hyperparameters, whose evidences are added.
+    ``noise`` is the logarithm of the variance of their noise. ``value`` is in nats, up to constants
+    of sites.
 
     Source: Adam, Durrande and John (2018), appendix B; Rasmussen and Williams (2006), (3.27)
     and (5.9).
     """
 
-    def __init__(self, basis, own, sums, prior=None):
-        self.prior = RowPrior(basis, own, sums.u) if prior is None else prior
-        self._sums, self._noise = sums, own["noise"]
-        K, (root, linear) = self.prior.matrix, _scaled_sites(self._noise, sums)
+    def __init__(self, prior, sums, noise):
+        self._prior, self._sums, self._noise = prior, sums, noise
+        K, (root, linear) = prior.matrix, _scaled_sites(noise, sums)
         self._root, linear = root.view(-1, len(K)), linear.view(-1, len(K), 1)
         self._chol = _factorized(K, self._root)
         *parts, self._alpha = _solved(K, self._root, self._chol, linear)
-        constants = sums.normalization(self._noise)
+        constants = sums.normalization(noise)
         self.value = (_evidence(K, self._chol, *parts) + constants).sum().item()
         self._solved = parts[1]
 
@@ -134,7 +132,7 @@ class RowEvidence:
         gradient, moves = {}, {}
         if set(names) != {"noise"}:
             adjoint = 0.5 * (alpha @ alpha.T - (root * inverse * root.mT).sum(0))
-            gradient, moves = self.prior.derivatives(adjoint, alpha)
+            gradient, moves = self._prior.derivatives(adjoint, alpha)
         # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
         # the share of that variance in all noise.
         share, left = torch.ones_like(root), 1 - inverse.diagonal(dim1=-2, dim2=-1)[..., None]
@@ -180,17 +178,16 @@ def evidence_gains(prior, noise, sums, places):
 class ExactPosterior(EffectsPosterior):
     """Exact posterior of an additive GP given a Gaussian site of each row.
 
-    ``u`` (n, d) are the rows on the unit interval, and ``precision`` and ``linear`` (n,) are of
-    their sites. Given where they are known: the root ``chol`` (n, n) of I + B^1/2 K B^1/2 for the
-    precisions B, the weights ``alpha`` (n,) of the prior covariances with the rows in the posterior
-    mean, and the ``prior``.
+    ``prior`` is a `RowPrior`, and ``precision`` and ``linear`` (n,) are of the sites. Given where
+    they are known: the root ``chol`` (n, n) of I + B^1/2 K B^1/2 for the precisions B, and the
+    weights ``alpha`` (n,) of the prior covariances with the rows in the posterior mean.
     """
 
     form = None
 
-    def __init__(self, basis, theta, u, precision, linear, chol=None, alpha=None, *, prior=None):
-        self.basis, self.u, self.precision, self.linear = basis, u, precision, linear
-        self._prior = RowPrior(basis, theta, u) if prior is None else prior
+    def __init__(self, prior, precision, linear, chol=None, alpha=None):
+        self._prior, self.basis = prior, prior.basis
+        self.precision, self.linear = precision, linear
         self._root = precision.clamp_min(0).sqrt()
         if chol is None:
             chol = _factorized(self._K, self._root)
@@ -204,8 +201,8 @@ class ExactPosterior(EffectsPosterior):
     @property
     def arrays(self):
         """Arrays from which the posterior is rebuilt at the same hyperparameters, by name."""
-        names = "u", "precision", "linear", "chol", "alpha"
-        return {name: getattr(self, name) for name in names}
+        names = "precision", "linear", "chol", "alpha"
+        return {"u": self._prior.u} | {name: getattr(self, name) for name in names}
 
     def _explained(self, cov):
         """Return V (n, b), given covariances (b, n) with the rows: V^T V is the reduction."""
@@ -249,14 +246,9 @@ class ExactPosterior(EffectsPosterior):
 
     # Shares
 
-    def _terms(self):
-        """Return the terms other than the constant, their factors and their variances."""
-        prior = self._prior
-        return zip(prior.terms[1:], prior.factors[1:], prior.variance[1:], strict=True)
-
     def variances(self):
         found = [self.alpha.new_empty(0)]
-        for _, factors, variance in self._terms():
+        for _, factors, variance in self._prior.parts()[1:]:
             left, *right = (self._from_rows(factor) for factor in factors)
             effect = variance * self.alpha * left
             effect = effect @ right[0].T if right else effect.sum(1, keepdim=True)
@@ -298,7 +290,7 @@ class ExactPosterior(EffectsPosterior):
     @cached_property
     def _sets(self):
         """`_AtomFeatures` of each term."""
-        return [_AtomFeatures(factors, variance) for _, factors, variance in self._terms()]
+        return [_AtomFeatures(*own) for _, *own in self._prior.parts()[1:]]
 
     def _drawn_weights(self, n_samples, rng):
         """Yield draws of a few weights at once, until there are ``n_samples``.
@@ -328,7 +320,7 @@ class ExactPosterior(EffectsPosterior):
         weights = [normal(left.shape[1], right.shape[1]) for left, right in features]
         for own, (left, right) in zip(weights, features, strict=True):
             prior = prior + ((left @ own) * right).sum(-1)
-        linear = self.linear - self.precision * prior - self._root * normal(len(self.u))
+        linear = self.linear - self.precision * prior - self._root * normal(len(self.linear))
         alpha = _solved(self._K, self._root, self.chol, linear.T)[-1].T
         weights = [
             own + (left.T * alpha[:, None]) @ right

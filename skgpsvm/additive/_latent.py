@@ -11,6 +11,7 @@ from .._fitted_models import FittedModel
 from ._basis import AdditiveBasis
 from ._exact import ExactPosterior
 from ._posterior import AdditivePosterior
+from ._row_prior import RowPrior
 
 LENGTH_BOUNDS = (0.05, 10.0)  # default of the estimators
 
@@ -40,7 +41,7 @@ class AdditiveLatent(FittedModel):
             for parts in (self.theta, self.arrays)
         )
         if self.form is None:
-            return ExactPosterior(self.basis, theta, **arrays)
+            return ExactPosterior(RowPrior(self.basis, theta, arrays.pop("u")), **arrays)
         gram, cross = arrays.pop("gram"), arrays.pop("cross")
         return AdditivePosterior(self.basis.at(theta), gram, cross, *self.form, **arrays)
 

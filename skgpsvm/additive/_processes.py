@@ -128,11 +128,6 @@ class ZeroMeanKernel:
         """Return each of a batch of processes, a list."""
         return [self[place] for place in range(len(self.length))]
 
-    @property
-    def unit(self):
-        """Unit of distance of the profile, in the scale of the unit interval."""
-        return self.profile.unit * self.length
-
     def _g(self, a, b):
         return self.profile.value(self._distance(a, b))
 
@@ -181,7 +176,7 @@ class ZeroMeanKernel:
 
         Beyond the maximum g is zero, and squares would overflow.
         """
-        unit = self.unit[..., None]
+        unit = (self.profile.unit * self.length)[..., None]
         if self.cyclic is None:
             difference = (a / unit)[..., :, None] - (b / unit)[..., None, :]
         else:

@@ -25,6 +25,7 @@ class RowPrior(Prior):
     @torch.no_grad()
     def __init__(self, basis, theta, u):
         super().__init__(basis, theta)
+        self.u = u
         pairs = {place: own for place, own in enumerate(self.factors) if len(own) == 2}
         in_pairs = {p: None for own in pairs.values() for p in own}
         self._fixed = [p for p in in_pairs if isinstance(p, FixedProcess)]
@@ -262,10 +263,8 @@ class _Numbers:
         measures = lengths.new_zeros(2, len(axes), most)
         for place, measure in enumerate(atoms):
             measures[:, place, : len(measure[0])] = torch.stack(measure)
-        cyclic = torch.tensor(basis.cyclic(axes), dtype=torch.bool, device=lengths.device)
-        self.kernel = ZeroMeanKernel(
-            PROFILES[kernel], lengths, *measures, cyclic if cyclic.any() else None
-        )
+        cyclic = basis.cyclic(axes, lengths.device)
+        self.kernel = ZeroMeanKernel(PROFILES[kernel], lengths, *measures, cyclic)
         self.members = self.kernel.unbind()
 
     def at(self, u):
