@@ -156,8 +156,9 @@ class AdditiveGP(GPEstimator):
         sparse = self.sparse if sparse is None else sparse
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        constraints = self.monotonic_cst, self.convex_cst
-        requested = self._names.requested(self.terms, n_levels > 0, *constraints)
+        requested = self._names.requested(
+            self.terms, n_levels > 0, self.monotonic_cst, self.convex_cst
+        )
         masses = self.point_masses is not None
         features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)
@@ -178,7 +179,7 @@ class AdditiveGP(GPEstimator):
             basis = replace(basis, terms=basis.terms + given)
         ascent = (ascents.exact if exact and wide else ascents.sparse)(basis, learning)
         search = TermSearch(
-            run=problem.run,
+            problem=problem,
             ascent=ascent,
             state=ascent.init(self._first_parameters(rows)),
             ascents=ascents,
@@ -192,12 +193,10 @@ class AdditiveGP(GPEstimator):
             steps=self.steps is not None,
             max_iter=self.max_iter,
             min_gain=self.min_gain,
-            random_state=problem.random_state,
-            attributes=lambda search: problem.attributes([search.latents()], [(rows, search)]),
         )
         search.fit()
         if learning is not rows:
-            search.reweight(rows)
+            search.reweight()
         return Fitted(search.latents(), search.curve, (rows, search))
 
     def _first_parameters(self, rows):

@@ -1,7 +1,6 @@
 """Selection of the terms of an additive model: a score test adds pairs, gains prune all."""
 
 import math
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -9,7 +8,8 @@ from typing import NamedTuple
 from scipy.special import gammaincc
 
 from .._data import WeightedDataset
-from .._fitting import Run, Stage
+from .._fitting import Stage
+from .._problem import Problem
 from ._ascent import AdditiveAscent, AdditiveState
 from ._ascents import Ascents
 from ._defaults import DEFAULTS
@@ -55,7 +55,7 @@ def _best_score(moments):
 class TermSearch:
     """A fit in progress: the current model, its terms, and how terms are selected."""
 
-    run: Run
+    problem: Problem
     ascent: AdditiveAscent  # the stage with the current terms
     state: AdditiveState  # of that stage
     ascents: Ascents  # from which further stages are made
@@ -70,9 +70,6 @@ class TermSearch:
     steps: bool  # whether features may have steps
     max_iter: int  # maximum number of rounds in a stage
     min_gain: float  # that a term needs to be kept, in nats; 0 keeps all
-    random_state: object
-    # Takes a `TermSearch` and returns the fitted attributes of the estimator, a dict
-    attributes: Callable
     # The first terms. Their features may have pairs and steps, even if their effect is dropped.
     candidates: list = field(default_factory=list)
     scores: dict = field(default_factory=dict)  # `PairScore` by pair
@@ -100,8 +97,12 @@ class TermSearch:
 
     def _run(self, name, stage, max_iter, **options):
         """Run a stage at the current state, and extend the curve."""
-        options["attributes"] = lambda state: self.attributes(replace(self, state=state))
-        self.curve += self.run.run(name, stage, self.state, max_iter, **options)
+
+        def evaluate(state):
+            search = replace(self, state=state)
+            return [search.latents()], [(self.problem.rows, search)]
+
+        self.curve += self.problem.run_stage(name, stage, self.state, max_iter, evaluate, **options)
 
     def find_effects(self):
         """Learn the effects that the user listed and those that the score test finds.
@@ -225,7 +226,7 @@ class TermSearch:
 
         Between them are derivatives of the log densities, and precisions, of one observation.
         """
-        rows = self.ascent.tested_rows(self.random_state)
+        rows = self.ascent.tested_rows(self.problem.random_state)
         X, residuals, precisions = self.ascent.residuals(self.state, rows)
         counts = rows.observations.double()
         return X, residuals / counts[:, None], precisions / counts[:, None], counts
@@ -404,9 +405,9 @@ class TermSearch:
                 return
             self._learn_without(self._drop_each())
 
-    def reweight(self, rows):
-        """Find the posterior under other row weights, with fixed hyperparameters."""
-        self.rows = rows
+    def reweight(self):
+        """Find the posterior under the weights of the problem, with fixed hyperparameters."""
+        self.rows = self.problem.rows
         self._begin(self.ascent.basis)
         self.state = self.ascent.held(self.state)
         self.learn("posterior")
