@@ -230,7 +230,6 @@ class ExactPosterior(EffectsPosterior):
         return mean, (self._prior.variances(at)[:, list(places)] - gone).clamp_min(0)
 
     def intercept(self):
-        """Return the posterior mean of the constant."""
         return (self.basis.constant * self.alpha.sum()).item()
 
     def kl(self):
@@ -239,7 +238,6 @@ class ExactPosterior(EffectsPosterior):
         return 0.5 * (held + self.alpha @ self._K @ self.alpha + log_det)
 
     def cov(self, X):
-        """Return covariances (1, b, b) at the rows of ``X``."""
         u = self.basis.unit(X.double())
         gone = self._explained(self._prior.between(self._prior.at(u)))
         return (self._prior.cross(u) - gone.T @ gone)[None]

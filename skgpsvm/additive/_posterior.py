@@ -76,10 +76,6 @@ class EffectsPosterior(Posterior):
         """Return the posterior mean of the constant, a float."""
 
     @abstractmethod
-    def cov(self, X):
-        """Return posterior covariances (1, b, b) at the rows of ``X``."""
-
-    @abstractmethod
     def variances(self):
         """Return variances (n_terms,) of the effects' posterior means under the features' measure.
 
