@@ -30,9 +30,12 @@ class RowPrior(Prior):
         in_pairs = {p: None for own in pairs.values() for p in own}
         self._fixed = [p for p in in_pairs if isinstance(p, FixedProcess)]
         singles = {place: own[0] for place, own in enumerate(self.factors) if len(own) == 1}
-        fixed = {k: p for k, p in singles.items() if isinstance(p, FixedProcess)}
-        self._functions = _Functions(fixed, self.variance)
-        self._of_numbers = [place for place in singles if place not in fixed]
+        # Terms of a single `FixedProcess` by place, and the variances of its whitened features: the
+        # covariance of these functions has low rank.
+        self._functions = {k: p for k, p in singles.items() if isinstance(p, FixedProcess)}
+        own = [self.variance[k].expand(p.coef.shape[1]) for k, p in self._functions.items()]
+        self._of_functions = torch.cat([self.variance[:0], *own])
+        self._of_numbers = [place for place in singles if place not in self._functions]
         # Variances of the effects of single numbers, in the order of the axes.
         self._weights = self.variance[self._of_numbers]
         self.rows = self.at(u)
@@ -57,12 +60,13 @@ class RowPrior(Prior):
     def at(self, u):
         """Convert rows as `Prior.at` does.
 
-        ``places`` also holds the rows of each `_Numbers` and of the `_Functions`.
+        ``places`` also holds the rows of each `_Numbers`, and the features of the "functions".
         """
         places = {
             p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, FixedProcess)
         }
-        places[self._functions] = self._functions.at(places, u)
+        functions = [p.features(places[p]) for p in self._functions.values()]
+        places["functions"] = torch.cat([u.new_zeros(len(u), 0), *functions], 1)
         for numbers in (*self._alone, self._in_pairs):
             places[numbers] = numbers.at(u)
             places |= zip(numbers.members, places[numbers].unbind(), strict=True)
@@ -72,7 +76,7 @@ class RowPrior(Prior):
         """Return the rows at an index of rows in the form of `at`, without those of processes."""
         places, missing = at
         found = {p: places[p][index] for p in self._fixed}
-        found[self._functions] = places[self._functions][index]
+        found["functions"] = places["functions"][index]
         for numbers in (*self._alone, self._in_pairs):
             found[numbers] = places[numbers].at(index)
         return found, missing[index]
@@ -110,7 +114,7 @@ class RowPrior(Prior):
             own, kernel, weights = (left[alone], right[alone]), alone.kernel, self._weights[part]
             K += torch.tensordot(weights, kernel.stationary(*own), 1)
             K -= (own[0].h.T * (weights / kernel.total)) @ own[1].h
-        K += self._functions.between(left[self._functions], right[self._functions])
+        K += (left["functions"] * self._of_functions) @ right["functions"].T
         if len(self._bilinear):
             between = paired.kernel.between(left[paired], right[paired])
             between = self._with_fixed(between, left, right)
@@ -181,8 +185,8 @@ class RowPrior(Prior):
                     torch.mul(*(between[factor] for factor in factors), out=product)
                 by_variance.add(of_pairs, block, other, own)
         places, missing = self.rows
-        for place, columns in self._functions.split(places[self._functions]):
-            by_variance.add_columns(place - 1, columns)
+        for place, process in self._functions.items():
+            by_variance.add_columns(place - 1, process.features(places[process]))
         for place, j in enumerate(self.basis.absent, n_terms):
             by_variance.add_columns(place, missing[:, j, None])
         scale = -torch.cat([self._weights, torch.ones_like(variance[:1]).expand(n_paired)])
@@ -220,32 +224,6 @@ class _Products:
     def scaled(self, scale):
         """Return the products of the matrices times factors (k,)."""
         return scale * self.dots, scale[:, None, None] * self.moves
-
-
-class _Functions:
-    """Functions of the terms of a single `FixedProcess` each: a covariance of low rank.
-
-    ``processes`` are by place of the term among the prior variances (1 + n_terms,).
-    """
-
-    def __init__(self, processes, variance):
-        self._processes = processes
-        self._sizes = [p.coef.shape[1] for p in processes.values()]
-        sizes = torch.tensor(self._sizes, dtype=torch.long, device=variance.device)
-        self._weights = variance[list(processes)].repeat_interleave(sizes)
-
-    def at(self, places, u):
-        """Return whitened features (n, q) of rows, given what each process's ``at`` returned."""
-        found = [p.features(places[p]) for p in self._processes.values()]
-        return torch.cat([u.new_zeros(len(u), 0), *found], 1)
-
-    def split(self, features):
-        """Return the place of each term and its features (n, own size)."""
-        return zip(self._processes, features.split(self._sizes, 1), strict=True)
-
-    def between(self, a, b):
-        """Return the covariances (b, b') of the sum of the terms, given features."""
-        return (a * self._weights) @ b.T
 
 
 class _Numbers:
