@@ -61,16 +61,13 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     margins = np.where(np.any(beyond, 0), _MARGIN * (high - low), 0.0)
     found = []
     for j, levels in enumerate(n_levels):
-        if j not in in_terms:
+        if j not in in_terms or not (levels or low[j] < high[j]):  # equal, or nothing but NaN
             found.append(Feature(constant=True))
             continue
         if levels:
             # If every row has its own level, an effect cannot be distinguished from noise.
             own = single and levels >= n_used == len(np.unique(_of_all_ranks(column(X, j)[used])))
             found.append(Feature(constant=True) if own else Feature(n_levels=int(levels)))
-            continue
-        if not low[j] < high[j]:  # constant, or nothing but NaN
-            found.append(Feature(constant=True))
             continue
         kind, period = requested.kinds.get(j, ("smooth", None))
         feature = Feature(
