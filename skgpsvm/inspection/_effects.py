@@ -92,8 +92,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     shares = estimator._shares_in(latent_place(estimator, latent))
     places, basis = _chosen(estimator, features, names, shares), estimator._latents[0].basis
     terms = {place: basis.terms[place] for place in places}
-    used = {j for term in terms.values() for j in term}
-    used = sorted(j for j in used if basis.features[j].column is None)
+    used = sorted({j for term in terms.values() for j in term if basis.features[j].column is None})
     sentinels = {j: basis.features[j].sentinels for j in used}
     axes = {j: _axis(estimator, j, j, X, n_points) for j in used}
     moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
