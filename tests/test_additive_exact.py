@@ -76,6 +76,10 @@ def mixed(n=23, shares=True, seed=0, known=False):
     return basis, {**theta, "noise": t64(-1.5)}, RowSums(u, precision, linear, 31.0, variances)
 
 
+def evidence_of(basis, theta, sums):
+    return RowEvidence(RowPrior(basis, theta, sums.u), sums, theta["noise"])
+
+
 def dense(basis, theta, u, v):
     """Return the prior covariances of the constant and each term, by their definitions."""
     lengths = dict(zip(basis.start()["length"], theta["length"].exp(), strict=True))
@@ -134,7 +138,7 @@ def test_evidence_is_the_density_of_targets(known):
     n, rng = len(sums.u), np.random.default_rng(1)
     weights, y = rng.integers(1, 4, n), rng.normal(size=n)
     sums = RowSums(sums.u, t64(weights), t64(weights * y), weights.sum(), sums.known)
-    value = RowEvidence(basis, theta, sums).value
+    value = evidence_of(basis, theta, sums).value
     again = np.repeat(np.arange(n), weights)
     cov = sum(dense(basis, theta, sums.u, sums.u)).numpy()[again[:, None], again]
     cov[np.diag_indices(len(cov))] += np.exp(-1.5) + (sums.known.numpy()[again] if known else 0)
@@ -146,7 +150,7 @@ def test_evidence_is_the_density_of_targets(known):
 def test_derivatives_are_those_of_finite_differences(shares, known, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._row_prior.SMALL_BLOCK", 700)
     basis, theta, sums = mixed(shares=shares, known=known)
-    slopes, _ = RowEvidence(basis, theta, sums).derivatives(list(theta))
+    slopes, _ = evidence_of(basis, theta, sums).derivatives(list(theta))
     assert set(slopes) == {"length", "variance", "noise"}
     for kind, slope in slopes.items():
         for place in np.ndindex(*slope.shape):
@@ -154,7 +158,7 @@ def test_derivatives_are_those_of_finite_differences(shares, known, monkeypatch)
             for move in (-1e-5, 1e-5):
                 moved = theta[kind].clone()
                 moved[place] += move
-                values.append(RowEvidence(basis, {**theta, kind: moved}, sums).value)
+                values.append(evidence_of(basis, {**theta, kind: moved}, sums).value)
             assert_allclose(slope[place], (values[1] - values[0]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
@@ -162,7 +166,7 @@ def test_derivatives_are_those_of_finite_differences(shares, known, monkeypatch)
 def test_average_information_is_that_of_dense_algebra(known):
     basis, theta, sums = mixed(known=known)
     variances = sums.known if known else 0.0
-    _, found = RowEvidence(basis, theta, sums).derivatives(list(theta))
+    _, found = evidence_of(basis, theta, sums).derivatives(list(theta))
 
     def cov(parts):
         K = sum(dense(basis, parts, sums.u, sums.u))
@@ -175,7 +179,7 @@ def test_average_information_is_that_of_dense_algebra(known):
 @pytest.mark.parametrize("known", [False, True])
 def test_derivatives_in_the_noise_alone_are_those_among_all(known):
     basis, theta, sums = mixed(known=known)
-    evidence, names = RowEvidence(basis, theta, sums), [*theta]
+    evidence, names = evidence_of(basis, theta, sums), [*theta]
     slopes, information = evidence.derivatives(names)
     alone, own = evidence.derivatives(["noise"])
     place = [name for name in names for _ in slopes[name].reshape(-1)].index("noise")
@@ -189,9 +193,9 @@ def test_latents_with_the_same_hyperparameters_add_their_evidences():
     theta["noise"] = theta["noise"].view(())
     rng, n = np.random.default_rng(2), len(sums.u)
     precision, linear = t64(rng.uniform(0.5, 2, (3, n))), t64(rng.normal(size=(3, n)))
-    both = RowEvidence(basis, theta, RowSums(sums.u, precision, linear))
+    both = evidence_of(basis, theta, RowSums(sums.u, precision, linear))
     parts = [RowSums(sums.u, *own) for own in zip(precision, linear, strict=True)]
-    alone = [RowEvidence(basis, theta, part) for part in parts]
+    alone = [evidence_of(basis, theta, part) for part in parts]
     assert_allclose(both.value, sum(own.value for own in alone))
     names = ["length", "variance"]
     slopes, information = both.derivatives(names)
@@ -209,7 +213,7 @@ def test_gains_are_differences_of_evidences(known, log_noise):
     found = evidence_gains(
         RowPrior(basis, theta, sums.u), theta["noise"], sums, range(len(basis.terms))
     )
-    value = RowEvidence(basis, theta, sums).value
+    value = evidence_of(basis, theta, sums).value
     covariances, grown = dense(basis, theta, sums.u, sums.u), []
     for place, gain in enumerate(found):
         theta_without = {**theta, "variance": theta["variance"].clone()}
@@ -219,7 +223,7 @@ def test_gains_are_differences_of_evidences(known, log_noise):
         more = theta["noise"].exp() + covariances[1 + place].diagonal().mean()
         noises = theta["noise"], more.log()
         without = [
-            RowEvidence(basis, {**theta_without, "noise": noise}, sums).value for noise in noises
+            evidence_of(basis, {**theta_without, "noise": noise}, sums).value for noise in noises
         ]
         assert_allclose(gain, value - max(without))
         grown.append(without[1] > without[0])
@@ -243,7 +247,7 @@ def test_terms_that_are_noise_gain_nothing():
 
 def posterior_of(n=23):
     basis, theta, sums = mixed(n)
-    return ExactPosterior(basis, theta, sums.u, sums.precision, sums.linear)
+    return ExactPosterior(RowPrior(basis, theta, sums.u), sums.precision, sums.linear)
 
 
 def test_posterior_is_that_of_dense_algebra():
@@ -279,7 +283,7 @@ def test_posterior_is_that_of_dense_algebra():
 def test_shares_are_of_effects_and_their_draws():
     """Compare shares with the effects' moments at all products of values, by their counts."""
     posterior = posterior_of(40)
-    basis, u = posterior.basis, posterior.u
+    basis, u = posterior.basis, posterior.arrays["u"]
     found = posterior.variances()
     drawn = posterior.drawn_variances(4000, np.random.RandomState(0)).mean(0)
     for place, term in enumerate(basis.terms):
@@ -764,10 +768,10 @@ def test_evidence_holds_with_hardly_any_noise():
     """Compare the evidence and its gradient with differences of large numbers."""
     basis, theta, sums = mixed()
     theta["noise"] = t64(np.log(1e-9))
-    evidence = RowEvidence(basis, theta, sums)
+    evidence = evidence_of(basis, theta, sums)
     slopes, _ = evidence.derivatives(list(theta))
     more, less = (
-        RowEvidence(basis, {**theta, "noise": theta["noise"] + move}, sums).value
+        evidence_of(basis, {**theta, "noise": theta["noise"] + move}, sums).value
         for move in (1e-4, -1e-4)
     )
     assert_allclose(slopes["noise"], (more - less) / 2e-4, rtol=1e-5)
@@ -859,7 +863,7 @@ def test_the_basis_of_a_posterior_holds_without_pairs():
     basis, theta, sums = mixed()
     alone = replace(basis, terms=[])
     none = {kind: theta[kind][:0] for kind in ("length", "variance")}
-    posterior = ExactPosterior(alone, none, sums.u, sums.precision, sums.linear)
+    posterior = ExactPosterior(RowPrior(alone, none, sums.u), sums.precision, sums.linear)
     mean, var = posterior.marginals(sums.u[:2])
     total, pull = 1 / basis.constant + sums.precision.sum(), sums.linear.sum()
     assert_allclose(mean, t64([[pull / total]] * 2))

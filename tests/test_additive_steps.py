@@ -127,7 +127,7 @@ def test_steps_are_a_centered_random_walk_over_bins(stepped):
     model, X, _ = stepped
     latent = model._latents[0]
     basis, place = latent.basis, model.term_names_.index("steps of x0")
-    [(k, column)] = basis.steps.items()
+    [(k, column)] = [(k, own.column) for k, own in enumerate(basis.features) if own.edges]
     assert (basis.terms[place], column) == ((k,), 0)
     edges = basis.features[0].inverse(torch.tensor(basis.features[k].edges)).numpy()
     m, known = len(edges) + 1, ~np.isnan(X[:, 0])

@@ -28,32 +28,16 @@ def _key(own):
 
 @dataclass(kw_only=True)
 class AdditiveState(State):
-    """State of an additive model with c latent functions.
+    """State of an additive model with c latent functions."""
 
-    Attributes
-    ----------
-    length : Tensor of shape (c, a)
-        Logarithms of length scales.
-    variance : Tensor of shape (c, v)
-        Logarithms of the variances of effects.
-    noise : Tensor of shape (k,)
-        Logarithms of the likelihood's parameters; with Gaussian noise, of its variances.
-    objective : float
-        The ELBO plus the log prior of the hyperparameters, in nats; -inf before the first round.
-    elbo : float
-        The ELBO after the last round, in nats.
-    gain : float
-        Increase of the objective in the last round, in nats per row.
-    radii : list of float
-        Radii of the trust regions of hyperparameters, by group; empty before the first round.
-    """
-
-    length: torch.Tensor
-    variance: torch.Tensor
+    length: torch.Tensor  # (c, a): logarithms of length scales
+    variance: torch.Tensor  # (c, v): logarithms of the variances of effects
+    # (k,): logarithms of the likelihood's parameters; with Gaussian noise, of its variances
     noise: torch.Tensor
-    objective: float = -math.inf
-    elbo: float = math.nan
-    gain: float = math.nan
+    objective: float = -math.inf  # the ELBO plus the log prior of the hyperparameters, in nats
+    elbo: float = math.nan  # after the last round, in nats
+    gain: float = math.nan  # of the objective in the last round, in nats per row
+    # Radii of the trust regions of hyperparameters, by group; empty before the first round
     radii: list = field(default_factory=list)
 
 
@@ -62,18 +46,10 @@ class AdditiveAscent(Stage):
 
     Latents of a group have the same hyperparameters, which maximize the sum of their ELBOs.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    rows : WeightedDataset
-    limits : tuple of two Tensors (2,)
-        Bounds of the logarithms of length scales: of single effects, and of pairs.
-    form : tuple
-        Covariance and rank of the posterior, see `EffectsBound`.
-    shrinkage : float
-        Rate of the gamma prior, of shape 2, over the standard deviations of effects. 0 is no prior.
-    tol : float
-        Stop when a round gains less than this, in nats per row.
+    ``limits`` are two Tensors (2,), the bounds of the logarithms of length scales of single effects
+    and of pairs. ``form`` is the covariance and the rank of the posterior, see `EffectsBound`. The
+    standard deviations of effects have a gamma prior of shape 2 and of the rate ``shrinkage``; 0 is
+    no prior. A stage ends when a round gains less than ``tol``, in nats per row.
     """
 
     has_points = True  # inducing points
@@ -90,31 +66,17 @@ class AdditiveAscent(Stage):
         self._priors = {}  # `Prior` at the hyperparameters of each latent, for the posterior
 
     def _log_prior(self, own, prior):
-        """Return the log prior of a latent's hyperparameters, and its derivatives by name.
+        """Return the log prior of a latent's hyperparameters, its gradient, and its information.
 
         The prior is one of the standard deviations of effects over the measures of their numbers.
         Before centering, the standard deviation of an effect that is almost straight is many times
         as large: at a long length scale, most of the variance is that of a constant.
 
-        Parameters
-        ----------
-        own : dict of Tensor
-            The hyperparameters.
-        prior : Prior or InformedEffects
-            The process at them.
+        The gradient is a dict by name. The information is a list of tuples: minus the second
+        derivatives (k,) in numbers that are almost linear in the hyperparameters, such as
+        logarithms of standard deviations; and the derivatives of these numbers, a dict of Tensors
+        (k, size).
 
-        Returns
-        -------
-        value : float
-        gradient : dict of Tensor
-            Derivatives.
-        information : list of tuples
-            Minus the second derivatives (k,) in numbers that are almost linear in the
-            hyperparameters, such as logarithms of standard deviations; and the derivatives of these
-            numbers, a dict of Tensor (k, size).
-
-        Notes
-        -----
         Source: Chung et al. (2013). Their prior keeps standard deviations away from 0 and hardly
         shrinks them. Departs from the source: here the rate shrinks them too.
         """
@@ -148,10 +110,7 @@ class AdditiveAscent(Stage):
     def _maximize(self, own, sums, radius):
         """Take a few steps of Fisher scoring on a group's hyperparameters, in a trust region.
 
-        Returns
-        -------
-        own : dict of Tensor
-        objective, radius : float
+        Returns the hyperparameters, their objective and the last radius.
         """
         names = [name for name in self.learned if own[name].numel()]
         if not names:
@@ -171,7 +130,7 @@ class AdditiveAscent(Stage):
             log_prior, prior_gradient, prior_information = self._log_prior(parts, here)
 
             if (value := evidence.value + log_prior) > highest:
-                highest, prior = value, evidence.prior
+                highest, prior = value, here
 
             def derivatives():
                 gradient, information = evidence.derivatives(names)
@@ -324,26 +283,16 @@ class AdditiveAscent(Stage):
     def init(self, noise, before=None):
         """Return the state from which a fit starts.
 
-        Parameters
-        ----------
-        noise : Tensor of shape (k,)
-            Logarithms of the likelihood's parameters.
-        before : tuple of (AdditiveAscent, AdditiveState), optional
-            An earlier stage of the fit, with the hyperparameters and latents to start from.
-            Hyperparameters of other terms start from defaults.
+        ``noise`` (k,) has the logarithms of the likelihood's parameters. ``before`` is an earlier
+        stage of the fit and its state, with the hyperparameters and latents to start from.
+        Hyperparameters of other terms start from defaults.
         """
 
     def init_update(self, length, variance, noise, earlier=None):
         """Return the state from which `step` adds these rows to a posterior of earlier rows.
 
-        The hyperparameters are held from then on.
-
-        Parameters
-        ----------
-        length, variance, noise : Tensor
-            Hyperparameters, see `AdditiveState`.
-        earlier : list of pairs of Tensors (p, p), (p,), optional
-            ``gram`` and ``cross`` of each latent's posterior given the earlier rows.
+        The hyperparameters are held from then on. ``earlier`` has ``gram`` (p, p) and ``cross``
+        (p,) of each latent's posterior given the earlier rows.
         """
         self.learned, self._earlier, self._held = (), earlier, True
         return AdditiveState(length=length, variance=variance, noise=noise)
@@ -361,63 +310,6 @@ class AdditiveAscent(Stage):
         """Return how much the terms at some places add to the ELBO of a group of latents."""
         return EffectsBound(prior, sums, own["noise"]).gains()[places]
 
-    def prune(self, state, least, most=math.inf, kept=()):
-        """Drop terms while one adds too little to the ELBO, or there are too many pairs.
-
-        The poorer half of the terms that add too little is removed at once, if it adds less
-        together than the sum of what its terms need; otherwise half of that half, and so on. The
-        gains of the other terms are then computed anew, unless they exceed what they need by more
-        than that sum.
-
-        Parameters
-        ----------
-        state : AdditiveState
-        least : callable
-            Takes a term and returns the gain it needs, in nats; -inf keeps the term in any case.
-        most : int
-            Maximum number of pairs.
-        kept : collection of tuples of ints
-            Pairs that are not dropped where there are too many.
-
-        Returns
-        -------
-        dropped : list of tuples of ints
-            The terms removed.
-        """
-        dropped, doubtful = [], self.basis.terms
-        while True:
-            excess = len(self.basis.pairs) - most
-            needed = {term: least(term) for term in doubtful}
-            finite = (term for term in doubtful if needed[term] > -math.inf)
-            other = [pair for pair in self.basis.pairs if pair not in kept]
-            tested = other if excess > 0 else list(finite)
-            if not tested:
-                return dropped
-            gained = dict(zip(tested, self.gains(state, tested), strict=True))
-            surplus = {term: gain - needed[term] for term, gain in gained.items()}
-            if excess > 0:
-                going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
-            else:
-                going = self._poor(state, surplus, needed)
-                lost = sum(needed[term] for term in going)
-                doubtful = [term for term in tested if surplus[term] <= lost]
-            if not going:
-                return dropped
-            self.drop(state, going)
-            self._learn_noise(state)
-            doubtful = [term for term in doubtful if term not in going]
-            dropped += going
-
-    def _poor(self, state, surplus, needed):
-        """Return terms of negative surplus that may be dropped together, a list."""
-        poor = sorted((term for term in surplus if surplus[term] < 0), key=surplus.get)
-        going = poor[: (len(poor) + 1) // 2]
-        while len(going) > 1:
-            if self.joint_gain(state, going) < sum(needed[term] for term in going):
-                break
-            going = going[: len(going) // 2]
-        return going
-
     def joint_gain(self, state, terms):
         """Return how much some terms add together to the ELBO of all latents, in nats.
 
@@ -425,10 +317,10 @@ class AdditiveAscent(Stage):
         """
         smaller, without = copy(self), copy(state)
         smaller.drop(without, terms)
-        objective = smaller._learn_noise(without)
+        objective = smaller.learn_noise(without)
         return self.elbo(state) - objective + smaller._log_priors(without)
 
-    def _learn_noise(self, state):
+    def learn_noise(self, state):
         """Update the variance of Gaussian noise alone, and return the sum of the objectives.
 
         It has to explain what terms that were dropped have explained.
@@ -473,19 +365,17 @@ class AdditiveAscent(Stage):
 
     def _hyper(self, known):
         """Return tensors of hyperparameters, by kind: those that `named` gave, or else defaults."""
-        like = self.rows.weights
-
-        def values(kind, defaults, own):
-            return [own.get(kind, {}).get(name, value) for name, value in defaults.items()]
-
         return {
-            kind: like.new_tensor([values(kind, defaults, own) for own in known])
+            kind: self.rows.weights.new_tensor(
+                [[own[kind].get(name, usual) for name, usual in defaults.items()] for own in known]
+            )
             for kind, defaults in self.basis.start().items()
         }
 
     def _start(self, before, n_latents):
         """Return the tensors from which hyperparameters start, see `init`, by kind."""
-        return self._hyper([{}] * n_latents if before is None else before[0].named(before[1]))
+        nothing = [{"length": {}, "variance": {}}] * n_latents
+        return self._hyper(nothing if before is None else before[0].named(before[1]))
 
     def converged(self, state):
         """Return whether the last round gained less than ``tol``, or next to nothing in total."""

@@ -15,24 +15,12 @@ from ._site_ascent import RowSiteAscent, SiteAscent
 
 @dataclass(frozen=True)
 class Ascents:
-    """Settings of an estimator from which the stages of a fit are made.
-
-    Attributes
-    ----------
-    grids : Grids
-    sites : LikelihoodSites
-    form : tuple
-        Covariance and rank of the posterior, see `EffectsBound`.
-    shrinkage, tol : float
-        See `AdditiveAscent`.
-    batch_size : int or None
-    generator : torch.Generator
-    """
+    """Settings of an estimator from which the stages of a fit are made."""
 
     grids: Grids
     sites: SiteLikelihood
-    form: tuple
-    shrinkage: float
+    form: tuple  # covariance and rank of the posterior, see `EffectsBound`
+    shrinkage: float  # see `AdditiveAscent`
     tol: float
     batch_size: int | None
     generator: torch.Generator
@@ -86,13 +74,8 @@ class Ascents:
     def is_exact(self, requested, rows, wide):
         """Return whether a fit ends without inducing points.
 
-        Parameters
-        ----------
-        requested : "auto" or bool
-            Parameter ``sparse`` of an estimator; "auto" decides by the rows.
-        rows : WeightedDataset
-        wide : bool
-            Whether there would be more inducing points than rows.
+        ``requested`` is the parameter ``sparse`` of an estimator; "auto" decides by the rows.
+        ``wide`` is whether there would be more inducing points than rows.
         """
         if requested != "auto":
             return not requested
@@ -108,7 +91,7 @@ class Ascents:
     def may_have_points(self, requested, rows, wide):
         """Return whether a fit that is exact otherwise ends with inducing points if it can.
 
-        Parameters are those of `is_exact`.
+        For the arguments, see `is_exact`.
         """
         known_noise = rows.targets.ndim > 2
         few = wide or rows.n_rows < DEFAULTS.smooth_rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from typing import Literal, overload
 
@@ -29,13 +28,7 @@ from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES
 from ._search import TermSearch
-from ._terms import (
-    TermNames,
-    check_interactions,
-    check_rough_pairs,
-    of_features,
-    pair_kernels,
-)
+from ._terms import TermNames, check_interactions, of_features, pair_kernels
 
 _IMPORTANCE_ROWS = 1000
 _PAIRS = where(interactions=OtherThan(None, 0)) | where(terms=OtherThan(None))
@@ -62,15 +55,9 @@ class AdditiveGP(GPEstimator):
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
     (`_constant`), and the units of the intercept and of effects (`_of_constant`,
     `_effect_units`).
-
-    Attributes
-    ----------
-    _information : float
-        See `Grids`.
     """
 
-    _information = 1.0
-
+    _information = 1.0  # see `Grids`
     _rules = ParameterRules(uses=USES, followed=FOLLOWED_BY_STREAMS)
 
     dtype = "float64"  # covariances of smooth effects are too ill-conditioned for single precision
@@ -169,8 +156,9 @@ class AdditiveGP(GPEstimator):
         sparse = self.sparse if sparse is None else sparse
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        constraints = self.monotonic_cst, self.convex_cst
-        requested = self._names.requested(self.terms, n_levels > 0, *constraints)
+        requested = self._names.requested(
+            self.terms, n_levels > 0, self.monotonic_cst, self.convex_cst
+        )
         masses = self.point_masses is not None
         features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)
@@ -183,39 +171,32 @@ class AdditiveGP(GPEstimator):
         if exact:
             refuse_ranks(f"{type(self).__name__} without inducing points", "Set sparse=True.")
         given, most = requested.pairs, requested.most_pairs(self.interactions, exact)
-        check_rough_pairs(self.kernel_interaction, bool(given or most), exact)
-        kernels = pair_kernels(self.kernel_interaction, self.kernel, exact)
+        kernels = pair_kernels(self.kernel_interaction, self.kernel, given or most, exact)
         basis = replace(basis, pair_kernel=kernels[0])
         given = [pair for pair in given if not any(features[j].constant for j in pair)]
         if not exact:
             ascents.grids.check_pairs(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
-        make = ascents.exact if exact else ascents.sparse
-        ascent = (make if wide else ascents.sparse)(basis, learning)
+        ascent = (ascents.exact if exact and wide else ascents.sparse)(basis, learning)
         search = TermSearch(
-            run=problem.run,
+            problem=problem,
             ascent=ascent,
             state=ascent.init(self._first_parameters(rows)),
-            make_ascent=partial(make, rows=learning),
-            make_sparse=partial(ascents.sparse, rows=learning)
-            if exact and ascents.may_have_points(sparse, learning, wide)
-            else None,
+            ascents=ascents,
+            rows=learning,
             kernels=kernels,
             exact=exact,
+            may_have_points=ascents.may_have_points(sparse, learning, wide),
             given=given,
             kept=requested.kept,
             most=most,
-            finer=partial(ascents.grids.finer, rows=learning),
-            with_steps=self.steps and partial(ascents.grids.with_steps, rows=learning),
+            steps=self.steps is not None,
             max_iter=self.max_iter,
             min_gain=self.min_gain,
-            random_state=problem.random_state,
-            attributes=lambda search: problem.attributes([search.latents()], [(rows, search)]),
         )
         search.fit()
         if learning is not rows:
-            make = ascents.exact if search.exact else ascents.sparse
-            search.reweight(partial(make, rows=rows))
+            search.reweight()
         return Fitted(search.latents(), search.curve, (rows, search))
 
     def _first_parameters(self, rows):
@@ -286,7 +267,7 @@ class AdditiveGP(GPEstimator):
     def _fitted_attributes(self, models, summaries, streamed=False):
         [latents], [(rows, search)] = models, summaries
         basis = latents[0].basis
-        names = replace(self._names, masses=basis.masses, steps=basis.steps)
+        names = replace(self._names, features=basis.features)
         posteriors = [latent.posterior("cpu") for latent in latents]
         of_mean = posteriors[: self._n_mean_latents]
         attributes = {

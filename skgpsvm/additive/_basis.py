@@ -16,53 +16,33 @@ _FARTHEST = 1e300  # numbers on the unit interval; sentinels alone are farther
 
 @dataclass
 class Feature:
-    """Description of a column.
+    """Description of a column, or of a point mass or the steps of a column."""
 
-    Attributes
-    ----------
-    n_levels : int
-        Number of levels of a category; 0 for a number.
-    missing : bool
-        Whether numbers were missing, which then have an effect of their own. A missing category is
-        a level.
-    constant : bool
-        Whether the column has no effect, for example since the rows do not differ.
-    center, scale, power : float
-        Numbers are centered, scaled, and transformed by the function of Yeo and Johnson.
-    low, high : float
-        Range of the scaled numbers.
-    linear : bool
-        Whether the effect of the feature is linear. In pairs it is smooth.
-    period : float
-        Period of a cyclic feature in scaled numbers; else 0.
-    monotonic : int
-        1 if the effect does not decrease, -1 if it does not increase, else 0.
-    convex : int
-        1 if the effect is convex, -1 if it is concave, else 0.
-    sentinels : tuple of float
-        Numbers far from all others, at which the smooth effect is zero.
-    column, value : int or None, float
-        Of a point mass, whose levels are 0 for other numbers of the column, and 1 for the value.
-    edges : tuple of float
-        Of steps of ``column``, whose levels are bins between these edges on the unit interval.
-    """
-
-    n_levels: int = 0
+    n_levels: int = 0  # of a category; 0 for a number
+    # Whether numbers were missing, which then have an effect of their own. A missing category is a
+    # level.
     missing: bool = False
-    constant: bool = False
+    constant: bool = False  # whether it has no effect, for example since the rows do not differ
+    # Numbers are centered, scaled, and transformed by the function of Yeo and Johnson.
     center: float = 0.0
     scale: float = 1.0
     power: float = 1.0
-    low: float = 0.0
+    low: float = 0.0  # range of the scaled numbers
     high: float = 1.0
-    linear: bool = False
-    period: float = 0.0
-    monotonic: int = 0
-    convex: int = 0
-    sentinels: tuple = ()
+    linear: bool = False  # whether the effect is linear; in pairs it is smooth
+    period: float = 0.0  # of a cyclic feature, in scaled numbers; else 0
+    monotonic: int = 0  # 1 if the effect does not decrease, -1 if it does not increase
+    convex: int = 0  # 1 if the effect is convex, -1 if it is concave
+    sentinels: tuple = ()  # numbers far from all others, at which the smooth effect is zero
+    # Of a point mass, whose levels are 0 for other numbers of the column, and 1 for the value
     column: int | None = None
     value: float = 0.0
-    edges: tuple = ()
+    edges: tuple = ()  # of steps of ``column``: levels are bins between them on the unit interval
+
+    @property
+    def is_mass(self):
+        """Whether it is a point mass of a column."""
+        return self.column is not None and not self.edges
 
     @property
     def constrained(self):
@@ -142,51 +122,30 @@ def _inverse_yeo_johnson(x, power):
 
 @dataclass
 class AdditiveBasis:
-    """Terms of an additive model: a constant, effects of features, effects of pairs.
+    """Terms of an additive model: a constant, effects of features, effects of pairs."""
 
-    Attributes
-    ----------
-    features : list of Feature
-        Descriptions of the columns, followed by those of point masses and of steps.
-    terms : list of tuples of ints
-        Features of each effect, one or two.
-    kernel, pair_kernel : {"rbf", "matern12", "matern32", "matern52"}
-    n_inducing, n_inducing_pair : int
-        Equally spaced inducing points of an effect, and of each feature of a pair.
-    points, pair_points : dict
-        Inducing points (m,) on the unit interval, by feature, where they are not equally spaced.
-    tabled : dict
-        Weights (m,) of the values in the measure, or None if it is uniform, by feature with an
-        inducing point at every value in the rows of a fit, and fewer of them than polynomials. Its
-        columns are indicators of the points, in pairs too if these have the points.
-    shares : bool
-        Whether all pairs of a feature share one length scale for it.
-    atoms : dict
-        Values (k,) and weights (k,) of the measures of numbers, in a model without inducing points.
-    size, pair_size : int
-        Number of polynomials of an effect, and of each feature of a pair.
-    constant : float
-        Prior variance of the constant.
-    means, seconds : list of ndarray
-        First and second moments of each feature's polynomials, (size,) and (size, size), or of its
-        indicators of levels.
-    """
-
-    features: list
-    terms: list
+    features: list  # `Feature` of each column, followed by those of point masses and of steps
+    terms: list  # features of each effect, a tuple of one or two
     kernel: str
     pair_kernel: str
-    n_inducing: int
-    n_inducing_pair: int
+    n_inducing: int  # equally spaced inducing points of an effect
+    n_inducing_pair: int  # the same of each feature of a pair
+    # Inducing points (m,) on the unit interval, by feature, where they are not equally spaced
     points: dict
     pair_points: dict
-    size: int
-    pair_size: int
-    constant: float
+    size: int  # polynomials of an effect
+    pair_size: int  # polynomials of each feature of a pair
+    constant: float  # prior variance of the constant
+    # First and second moments of each feature's polynomials, (size,) and (size, size), or of its
+    # indicators of levels
     means: list
     seconds: list
+    # Weights (m,) of the values in the measure, or None if it is uniform, by feature with an
+    # inducing point at every value in the rows of a fit, and fewer of them than polynomials. Its
+    # columns are indicators of the points, in pairs too if these have the points.
     tabled: dict = field(default_factory=dict)
-    shares: bool = False
+    shares: bool = False  # whether all pairs of a feature share one length scale for it
+    # Values (k,) and weights (k,) of the measures of numbers, in a model without inducing points
     atoms: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -198,22 +157,15 @@ class AdditiveBasis:
         places = map(self.pair_axes.index, in_pairs) if self.shares else range(len(in_pairs))
         self.pair_places = list(places)  # of each number of each pair among `pair_axes`
         self.absent = [j for (j,) in numbers if self.features[j].missing]
-        # Places of a term and of one of its length scales, of `axes` and then of `pair_axes`.
-        alone, paired = iter(range(len(self.axes))), iter(self.pair_places)
-        self.lengths_of_terms = [
-            (place, next(alone) if len(term) == 1 else len(self.axes) + next(paired))
-            for place, term in enumerate(self.terms)
-            for j in term
-            if (j in self.axes if len(term) == 1 else self.is_number(j))
-        ]
 
     def is_number(self, j):
         """Return whether a feature is numerical."""
         return not self.features[j].n_levels
 
-    def cyclic(self, axes):
-        """Return whether each of some features is cyclic, a list of bools."""
-        return [self.features[j].period > 0 for j in axes]
+    def cyclic(self, axes, device):
+        """Return which of some features are cyclic, a Tensor (k,), or None if none is."""
+        found = [self.features[j].period > 0 for j in axes]
+        return torch.tensor(found, device=device) if any(found) else None
 
     @property
     def pairs(self):
@@ -242,10 +194,8 @@ class AdditiveBasis:
 
     def in_columns(self, term):
         """Return the columns of X of a term."""
-        features = [self.features[j] for j in term]
-        return tuple(
-            j if f.column is None else f.column for j, f in zip(term, features, strict=True)
-        )
+        columns = (self.features[j].column for j in term)
+        return tuple(j if own is None else own for j, own in zip(term, columns, strict=True))
 
     @property
     def constrained(self):
@@ -255,17 +205,6 @@ class AdditiveBasis:
         """
         first = {place: self.features[term[0]] for place, term in enumerate(self.terms)}
         return {place: feature for place, feature in first.items() if feature.constrained}
-
-    @property
-    def masses(self):
-        """Column and value of each point mass, by its number among the features."""
-        masses = [(j, f) for j, f in enumerate(self.features) if f.column is not None]
-        return {j: (f.column, f.value) for j, f in masses if not f.edges}
-
-    @property
-    def steps(self):
-        """Column of the steps of a feature, by their number among the features."""
-        return {j: f.column for j, f in enumerate(self.features) if f.edges}
 
     def columns(self, polynomials, u, j):
         """Return one feature's polynomials, of numbers clipped to the range, or indicators."""
@@ -353,11 +292,7 @@ class AdditiveBasis:
     def measure(self, rows, empirical):
         """Compute the means and second moments of each feature's columns from all rows.
 
-        Parameters
-        ----------
-        rows : WeightedDataset
-        empirical : bool
-            Whether the measure is that of the rows; else numbers are uniform on the unit interval.
+        Unless the measure is ``empirical``, numbers are uniform on the unit interval.
         """
         totals = None
         for index in rows.chunks():
@@ -389,11 +324,7 @@ class AdditiveBasis:
     def measure_by_atoms(self, rows, empirical):
         """Compute the measures of numbers as sums of atoms: values, or means of quantile bins.
 
-        Parameters
-        ----------
-        rows : WeightedDataset
-        empirical : bool
-            Whether the measure is that of the rows; else numbers are uniform on the unit interval.
+        Unless the measure is ``empirical``, numbers are uniform on the unit interval.
         """
         X, _, weights = rows.take(slice(None))
         uniform, u = gauss_legendre(DEFAULTS.atoms, weights), self.unit(X)

@@ -17,10 +17,7 @@ _EPSILON = torch.finfo(torch.float64).eps
 class RowColumns:
     """Columns of the terms at some rows; the features at the latest hyperparameters are kept.
 
-    Parameters
-    ----------
-    parts : list of Tensor of shape (n, r)
-        For the constant and each term, as an `AdditiveBasis` gives them.
+    ``parts`` are Tensors (n, r) for the constant and each term, as an `AdditiveBasis` gives them.
     """
 
     def __init__(self, parts):
@@ -50,22 +47,14 @@ class RowColumns:
 class Sums:
     """Sufficient statistics of the rows for one latent, or for several.
 
-    Attributes
-    ----------
-    gram : Tensor of shape (..., r, r)
-        Gram matrix of the columns, weighted by the rows' precisions.
-    cross : Tensor of shape (..., r)
-        Products of the columns with the targets, or with the linear terms of sites.
-    squares : Tensor of shape (...) or float
-        With Gaussian noise: the weighted sum of squared targets. The noise variance is in none of
-        the sums. Else 0.
-    weight : float
-        With Gaussian noise, the total weight. Else 0.
+    The variance of Gaussian noise is in none of the sums.
     """
 
-    gram: torch.Tensor
+    gram: torch.Tensor  # (..., r, r): Gram matrix of the columns, weighted by the rows' precisions
+    # (..., r): products of the columns with the targets, or with the linear terms of sites
     cross: torch.Tensor
-    squares: float = 0.0
+    # With Gaussian noise, the weighted sums (...) of squared targets and the total weight; else 0
+    squares: torch.Tensor | float = 0.0
     weight: float = 0.0
 
     def of_features(self, effects):
@@ -85,16 +74,11 @@ class SiteRows:
 
     Where rows are few, products of their features take less time than those of the
     Gram matrix of the columns.
-
-    Attributes
-    ----------
-    columns : RowColumns
-    precision, linear : Tensor of shape (..., n)
     """
 
     columns: RowColumns
-    precision: torch.Tensor
-    linear: torch.Tensor
+    precision: torch.Tensor  # (..., n)
+    linear: torch.Tensor  # (..., n)
     squares, weight = 0.0, 0.0
 
     @cached_property
@@ -119,11 +103,8 @@ class SiteRows:
 class FeatureSums(ABC):
     """Products of whitened features, summed over the rows with their precisions.
 
-    Attributes
-    ----------
-    gram : Tensor of shape (..., p, p)
-    cross : Tensor of shape (..., p)
-        With the targets, or with the linear terms of sites.
+    They are ``gram`` (..., p, p), and ``cross`` (..., p) with the targets, or with the linear terms
+    of sites.
     """
 
     @abstractmethod
@@ -132,18 +113,10 @@ class FeatureSums(ABC):
 
     @abstractmethod
     def along(self, moves):
-        """Return sums of products with functions of the columns.
+        """Return sums of products of functions of the columns with features, and with each other.
 
-        Parameters
-        ----------
-        moves : dict of Tensor (c, r, k)
-            Coefficients of the functions of some terms, by place.
-
-        Returns
-        -------
-        of_features : Tensor of shape (c, k, p)
-            For the functions of all terms.
-        of_functions : Tensor of shape (c, k, k)
+        ``moves`` has the coefficients (c, r, k) of the functions of some terms, by place. The sums
+        are (c, k, p) and (c, k, k) for the functions of all terms.
         """
 
     @abstractmethod
@@ -222,31 +195,16 @@ class _RowFeatures(FeatureSums):
 class EffectsBound:
     """Collapsed bound of the best posterior of a form, and its derivatives on request.
 
-    Parameters
-    ----------
-    effects : Effects
-    sums : Sums or SiteRows
-        Those of c latents with the same hyperparameters, whose bounds are added.
-    noise : Tensor, scalar
-        Logarithm of the variance by which the sums are divided.
-    covariance : {"full", "precision", "mean_field"}
-    rank : int or None
-        Rank of "precision". None is the bound of full rank.
+    The ``sums`` are those of c latents with the same hyperparameters, whose bounds are added, and
+    are divided by a variance, whose logarithm is ``noise``. A ``rank`` of None is the bound of full
+    rank. ``value`` is in nats, up to constants of sites.
 
-    Attributes
-    ----------
-    value : float
-        The bound, in nats, up to constants of sites.
-    prior : Effects
-
-    Notes
-    -----
     Source: Titsias (2009), applied to all effects jointly, less the loss of the best posterior of
     the form.
     """
 
     def __init__(self, effects, sums, noise, covariance="full", rank=None):
-        self.prior, self._sums, self._var = effects, sums, noise.exp()
+        self._prior, self._sums, self._var = effects, sums, noise.exp()
         self._covariance, self._rank = covariance, rank
         self._found = sums.of_features(effects)
         self._gram, self._cross = self._found.gram / self._var, self._found.cross / self._var
@@ -271,7 +229,7 @@ class EffectsBound:
 
     def _own_precisions(self):
         """Return the diagonal blocks of the precisions of the weights."""
-        return own_blocks(_plus_one(self._gram), self.prior)
+        return own_blocks(_plus_one(self._gram), self._prior)
 
     def _loss(self):
         """Return twice what the form loses, in nats."""
@@ -286,7 +244,7 @@ class EffectsBound:
         """Return derivatives, in the Gram matrix, of minus the log determinant and the loss."""
         if self._covariance == "mean_field":
             found = torch.zeros_like(cov)
-            blocks = zip(own_blocks(found, self.prior), self._own_precisions(), strict=True)
+            blocks = zip(own_blocks(found, self._prior), self._own_precisions(), strict=True)
             for block, own in blocks:
                 block.copy_(-torch.linalg.inv(own))
             return found
@@ -297,7 +255,7 @@ class EffectsBound:
 
     def gains(self):
         """Return how much each term adds to the bounds of full covariance, (n_terms,)."""
-        blocks = own_blocks(torch.cholesky_inverse(self._chol), self.prior)
+        blocks = own_blocks(torch.cholesky_inverse(self._chol), self._prior)
         weights = self._weights[..., None].split([block.shape[-1] for block in blocks], -2)
         found = [
             (w * torch.linalg.solve(block, w)).sum() + torch.logdet(block).sum()
@@ -313,18 +271,6 @@ class EffectsBound:
         the columns T of the rows and :math:`\Phi = T A`, the product :math:`C_i \alpha` is
         :math:`T v_i` with :math:`v_i = A_i w + A A_i^\top \rho` and :math:`\rho = T^\top \alpha`.
         For the noise, it is the residual e, with :math:`T^\top W e = \rho`.
-
-        Parameters
-        ----------
-        names : list of str
-            Kinds of hyperparameters.
-
-        Returns
-        -------
-        gradient : dict of Tensor
-            Derivatives of the bound, by name.
-        information : Tensor of shape (k, k)
-            For the hyperparameters of ``names``, one kind after the other.
         """
         w, var, cov = self._weights[..., None], self._var, torch.cholesky_inverse(self._chol)
         rho = (self._sums.cross[..., None] - self._found.with_columns(w)) / var
@@ -336,7 +282,7 @@ class EffectsBound:
         of_weights, of_rows = (part / var for part in self._found.along(V))
         information = (of_rows - of_weights @ cov @ of_weights.mT).sum(0)
         rest = rho - self._found.with_columns(cov @ w) / var
-        rest = rest.split([len(coef) for coef in self.prior.coefs], -2)
+        rest = rest.split([len(coef) for coef in self._prior.coefs], -2)
         mixed = [(own.mT @ rest[place]).sum((0, 2)) for place, own in V.items()]
         mixed = torch.cat([w.new_zeros(0), *mixed])
         square = self._sums.squares / self._var - 2 * (self._cross * self._weights).sum(-1)
@@ -355,7 +301,7 @@ class EffectsBound:
         Of the latter only the entries (c, r) in the rows of a term are returned, by its place, and
         then by name and index.
         """
-        effects, sums, w = self.prior, self._sums, self._weights
+        effects, sums, w = self._prior, self._sums, self._weights
         rows, sizes = zip(*(coef.shape for coef in effects.coefs), strict=True)
         by_gram = 0.5 * (self._by_log_dets(cov) - w[..., :, None] * w[..., None, :])
         fit = (by_gram * self._gram).sum() + (self._cross * w).sum()

@@ -25,20 +25,9 @@ _MARGIN = 0.1  # of the range, in which an effect with a constraint goes on to n
 def described(X, weights, n_levels, scaling, requested, *, masses=True):
     """Return the `Feature` of each column, from the rows of positive weight of all ranks.
 
-    The features of point masses follow those of the columns.
-
-    Parameters
-    ----------
-    X : ndarray or Rows of shape (n, d)
-        Rows of this rank.
-    weights : ndarray of shape (n,)
-    n_levels : ndarray of shape (d,)
-        Number of levels; 0 for numbers.
-    scaling : {"power", "minmax"}
-    requested : RequestedTerms
-        Features without a term are described as constant.
-    masses : bool
-        Whether to look for point masses.
+    The features of point masses, if these are wanted, follow those of the columns. Columns without
+    a requested term are described as constant. ``X`` (n, d), an array or `Rows`, has the rows of
+    this rank, and ``n_levels`` (d,) is 0 for numbers.
     """
     used = np.flatnonzero(weights)
     n_used, totals = zip(*gather((len(used), weights.sum())), strict=True)
@@ -72,7 +61,7 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     margins = np.where(np.any(beyond, 0), _MARGIN * (high - low), 0.0)
     found = []
     for j, levels in enumerate(n_levels):
-        if j not in in_terms:
+        if j not in in_terms or not (levels or low[j] < high[j]):  # equal, or nothing but NaN
             found.append(Feature(constant=True))
             continue
         if levels:
@@ -80,14 +69,13 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
             own = single and levels >= n_used == len(np.unique(_of_all_ranks(column(X, j)[used])))
             found.append(Feature(constant=True) if own else Feature(n_levels=int(levels)))
             continue
-        if not low[j] < high[j]:  # constant, or nothing but NaN
-            found.append(Feature(constant=True))
-            continue
         kind, period = requested.kinds.get(j, ("smooth", None))
-        feature = Feature(missing=bool(missing[j]), linear=kind == "linear")
-        feature.sentinels = shared[j].sentinels
-        feature.monotonic, feature.convex = (
-            signs.get(j, 0) for signs in (requested.monotonic, requested.convex)
+        feature = Feature(
+            missing=bool(missing[j]),
+            linear=kind == "linear",
+            monotonic=requested.monotonic.get(j, 0),
+            convex=requested.convex.get(j, 0),
+            sentinels=shared[j].sentinels,
         )
         others = sample[~shared[j].are_far(sample[:, j]), j]
         if kind == "cyclic":
@@ -109,21 +97,11 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
 
 @dataclass(frozen=True)
 class PointMasses:
-    """Numbers of a column that many rows share.
+    """Numbers of a column that many rows share."""
 
-    Attributes
-    ----------
-    values : tuple of float
-        In ascending order.
-    sentinels : tuple of float
-        Those that are far from all other numbers.
-    low, high : float
-        Numbers outside these are far from all others, too.
-    """
-
-    values: tuple = ()
-    sentinels: tuple = ()
-    low: float = -np.inf
+    values: tuple = ()  # in ascending order
+    sentinels: tuple = ()  # those that are far from all other numbers
+    low: float = -np.inf  # numbers outside these ends are far from all others, too
     high: float = np.inf
 
     def are_far(self, column):
@@ -207,12 +185,6 @@ def distinct(rows, numbers, most):
     """Return the distinct numbers of columns with at most ``most``: sorted float64, by column.
 
     They are those of all ranks.
-
-    Parameters
-    ----------
-    rows : WeightedDataset
-    numbers : list of int
-    most : int
     """
     found = {j: torch.empty(0, dtype=torch.float64) for j in numbers}
     for index in rows.chunks():
@@ -256,16 +228,9 @@ def _power(column):
 
 
 def new_features(features, columns, X, weights):
-    """Return the columns with many rows of all ranks outside the range, or with unknown levels.
+    """Return those of some columns with many rows of all ranks outside the range of the first rows.
 
-    Parameters
-    ----------
-    features : list of Feature
-        Descriptions of all columns of the first rows.
-    columns : list of int
-        Columns to look at.
-    X : ndarray of shape (n, d)
-    weights : ndarray of shape (n,)
+    Rows with unknown levels count too.
     """
     new = {j: features[j].is_new(column(X, j)) for j in columns}
     counts = sum(gather(np.array([[own.sum(), weights[own].sum()] for own in new.values()])))

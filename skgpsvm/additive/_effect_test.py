@@ -25,20 +25,9 @@ class EffectTest:
     alone. What the effects in the model explain of the others is removed from their features.
 
     Equal observations are one row of :math:`\Phi` and R, times the square root of their number.
+    ``residuals`` and ``precisions`` (n, c) are those of one observation, of which ``counts`` (n,)
+    are equal.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    terms : list of tuples of ints
-        The effects, each of a single feature.
-    X : Tensor of shape (n, d)
-    residuals, precisions : Tensor of shape (n, c)
-        Those of one observation.
-    counts : Tensor of shape (n,)
-        Numbers of equal observations.
-
-    Notes
-    -----
     Source: Lin (1997), the score test of a variance component; Kazi-Aoual et al. (1995), the
     moments under permutations.
     """

@@ -18,21 +18,9 @@ from ._processes import (
 class Prior(ABC):
     """Prior covariances of the constant and the terms of an additive basis at hyperparameters.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    theta : dict of Tensor
-        Logarithms of ``length`` and ``variance``.
-
-    Attributes
-    ----------
-    terms : list of tuples of ints
-        Features of each term. The constant, (), is the first.
-    variance : Tensor of shape (1 + n_terms,)
-    factors : list of lists
-        Processes whose product each term is: `ZeroMeanKernel` or `FixedProcess`.
-    processes : dict
-        The feature of each process.
+    ``theta`` has the logarithms of ``length`` and ``variance``. ``terms`` has the features of each
+    term, of which the constant, (), is the first. ``factors`` has the processes whose product each
+    term is, `ZeroMeanKernel` or `FixedProcess`, and ``processes`` the feature of each process.
     """
 
     def __init__(self, basis, theta):
@@ -45,25 +33,16 @@ class Prior(ABC):
         self._unseen = torch.tensor(unseen, device=self.variance.device)
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
         mains, pairs = self._mains(lengths[0]), self._pairs(lengths[1])
-        self._numbers = [*mains, *pairs]  # in the order of the length scales
+        # Places of processes among the length scales
+        self._places = {process: place for place, process in enumerate([*mains, *pairs])}
         mains, pairs = iter(mains), iter([pairs[place] for place in basis.pair_places])
-        levels = {
-            j: (Steps if feature.edges else Levels)(
-                torch.as_tensor(basis.means[j]).to(self.variance)
-            )
-            for j, feature in enumerate(basis.features)
-            if feature.n_levels
-        }
-        lines = {
-            j: Line(
-                *(
-                    torch.as_tensor(part[j]).to(self.variance)
-                    for part in (basis.means, basis.seconds)
-                )
-            )
-            for j, feature in enumerate(basis.features)
-            if feature.linear
-        }
+        levels, lines = {}, {}
+        for j, feature in enumerate(basis.features):
+            if feature.n_levels:
+                kind = Steps if feature.edges else Levels
+                levels[j] = kind(self._tensor(basis.means[j]))
+            elif feature.linear:
+                lines[j] = Line(self._tensor(basis.means[j]), self._tensor(basis.seconds[j]))
         self.factors = [
             [fixed.get(j) or next(others) for j in term]
             for term in self.terms
@@ -75,30 +54,29 @@ class Prior(ABC):
             for j, factor in zip(term, factors, strict=True)
         }
 
+    def _tensor(self, array):
+        return torch.as_tensor(array).to(self.variance)
+
     @property
     def whole(self):
         """This prior; that of `InformedEffects` has more features."""
         return self
 
     def log_spreads(self):
-        """Return the logarithm of each term's mean variance over the measure of its numbers.
+        """Return the logarithms (n_terms,) of the terms' mean variances over their measures.
 
         The mean is that of the product of the processes with a length scale, without the variance
-        of the term.
-
-        Returns
-        -------
-        value : Tensor of shape (n_terms,)
-        slopes : Tensor of shape (n_terms, n_lengths)
-            Derivatives in the logarithms of the length scales.
+        of the term. Also returns the derivatives (n_terms, n_lengths) in the logarithms of the
+        length scales.
         """
-        has = torch.zeros(len(self.basis.terms), len(self._numbers))
-        if not self._numbers:
+        has = torch.zeros(len(self.basis.terms), len(self._places))
+        if not self._places:
             return has.sum(1).to(self.variance), has.to(self.variance)
-        has[tuple(zip(*self.basis.lengths_of_terms, strict=True))] = 1
+        for place, factors in enumerate(self.factors[1:]):
+            has[place, [self._places[own] for own in factors if own in self._places]] = 1
         has = has.to(self.variance)
         spread, slope = (
-            torch.stack([getattr(process, name) for process in self._numbers])
+            torch.stack([getattr(process, name) for process in self._places])
             for name in ("log_spread", "spread_slope")
         )
         return has @ spread, has * slope
@@ -118,18 +96,15 @@ class Prior(ABC):
     def at(self, u):
         """Convert rows (b, d) on the unit interval to the form that other methods take.
 
-        Returns
-        -------
-        places : dict
-            By process, what its ``at`` returned.
-        missing : Tensor of shape (b, d)
-            1 where a number is missing.
+        It is a dict of what the ``at`` of each process returned, and a Tensor (b, d) that is 1
+        where a number is missing.
         """
         places = {process: process.at(u[:, j]) for process, j in self.processes.items()}
         return places, u.isnan().to(u)
 
-    def _terms(self):
-        return zip(self.terms, self.factors, self.variance, strict=True)
+    def parts(self):
+        """Return each term with its factors and its variance, the constant first."""
+        return list(zip(self.terms, self.factors, self.variance, strict=True))
 
     def variances(self, at):
         """Return prior variances (b, 1 + n_terms).
@@ -138,7 +113,7 @@ class Prior(ABC):
         """
         places, missing = at
         unknown, found = missing * self._unseen, []
-        for term, factors, variance in self._terms():
+        for term, factors, variance in self.parts():
             own = variance.expand(len(missing))
             for j, factor in zip(term, factors, strict=True):
                 own = own * (factor.variances(places[factor]) + unknown[:, j])
@@ -152,7 +127,7 @@ class Prior(ABC):
 
         ``places`` selects terms; the constant is term 0.
         """
-        parts = list(self._terms())
+        parts = self.parts()
         for term, factors, variance in parts if places is None else [parts[k] for k in places]:
             cov = variance.expand(len(a[1]), len(b[1]))
             for factor in factors:
@@ -164,27 +139,15 @@ class Prior(ABC):
     def cross(self, u):
         """Return prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
         at = self.at(u)
-        total = sum(self._between_rows(u, at))
-        return total.diagonal_scatter(self._row_variances(u, at).sum(1))  # unknown levels included
-
-    def _row_variances(self, u, at):
-        """Return the `variances` of rows, given in both forms."""
-        return self.variances(at)
-
-    def _between_rows(self, u, at):
-        """Return the `covariances` (b, b) of each term between rows, given in both forms."""
-        return list(self.covariances(at, at))
+        total = sum(self.covariances(at, at))
+        return total.diagonal_scatter(self.variances(at).sum(1))  # unknown levels included
 
 
 class Effects(Prior):
     """Prior and whitened features of the terms with inducing points.
 
-    Attributes
-    ----------
-    coefs : list of Tensor of shape (r, p)
-        For the constant and each term. A row's columns times these are its whitened features.
-    covs : list of Tensor of shape (r, r)
-        Prior covariances of the coefficients of the columns.
+    The columns of a row times ``coefs``, a matrix (r, p) for the constant and each term, are its
+    whitened features. ``covs`` are the prior covariances (r, r) of the columns' coefficients.
     """
 
     def __init__(self, basis, theta):
@@ -192,7 +155,7 @@ class Effects(Prior):
         super().__init__(basis, theta)
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
-        for term, factors, variance in self._terms():
+        for term, factors, variance in self.parts():
             parts = [(factor.coef, factor.cov) for factor in factors] or [(one, one)]
             coef, cov = self._product(term, parts, variance)
             if (absent := self.absent(term)) is not None:
@@ -213,35 +176,28 @@ class Effects(Prior):
     def sizes(self):
         """Numbers of hyperparameters, by name."""
         n_variances = len(self.basis.terms) + len(self.basis.absent)
-        return {"length": len(self._numbers), "variance": n_variances}
+        return {"length": len(self._places), "variance": n_variances}
 
     def derivatives(self):
         """Yield derivatives of a term's ``coefs`` and ``covs`` in each logarithm they depend on.
 
-        Yields
-        ------
-        name : str
-            "length" or "variance".
-        index : int
-            Place of the hyperparameter among those of its name.
-        place : int
-            Place of the term; the constant is term 0.
-        coef, cov : Tensor of shape (r, p), (r, r)
+        Before these two come "length" or "variance", the place of the hyperparameter among those of
+        this name, and the place of the term; the constant is term 0.
         """
-        derivatives, indices = {}, {factor: index for index, factor in enumerate(self._numbers)}
+        derivatives = {}
         for group, members in self._groups:
             derivatives |= zip(members, zip(*group.derivatives(), strict=True), strict=True)
-        for place, (term, factors, variance) in enumerate(self._terms()):
+        for place, (term, factors, variance) in enumerate(self.parts()):
             coef, cov = self.coefs[place], self.covs[place]
             has_absent = self.absent(term) is not None
             pad = (0, int(has_absent)) * 2  # the row and the column of missing numbers
             for k, factor in enumerate(factors):
-                if factor in indices:
+                if factor in self._places:
                     parts = [(own.coef, own.cov) for own in factors]
                     parts[k] = derivatives[factor]
                     own = self._product(term, parts, variance)
                     own = (torch.nn.functional.pad(part, pad) for part in own)
-                    yield "length", indices[factor], place, *own
+                    yield "length", self._places[factor], place, *own
             if has_absent:
                 of_missing = torch.zeros_like(coef), torch.zeros_like(cov)
                 for own, whole in zip(of_missing, (coef, cov), strict=True):
@@ -274,9 +230,10 @@ class Effects(Prior):
 
     def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
         """Return the process of each axis; those of one kind and size are computed together."""
-        basis, cyclic, groups = self.basis, self.basis.cyclic(axes), {}
+        basis, groups = self.basis, {}
         for place, j in enumerate(axes):
-            own = torch.as_tensor(points.get(j, equally_spaced(n_inducing, cyclic[place])))
+            is_cyclic = basis.features[j].period > 0
+            own = torch.as_tensor(points.get(j, equally_spaced(n_inducing, is_cyclic)))
             tabled, shares = j in basis.tabled and j in points, basis.tabled.get(j)
             by_values = tabled and shares is not None
             measure = torch.as_tensor(shares if by_values else basis.means[j][:size])
@@ -286,15 +243,14 @@ class Effects(Prior):
         for (tabled, by_values, _), members in groups.items():
             places, *parts = zip(*members, strict=True)
             Z, measure = (torch.stack(part).to(lengths) for part in parts)
-            turns = torch.tensor([cyclic[place] for place in places], device=Z.device)
-            turns = turns if turns.any() else None
+            cyclic = basis.cyclic([axes[place] for place in places], Z.device)
             given = PROFILES[kernel], lengths[list(places)], Z
             if by_values:
-                group = AtValues(*given, Z, measure, turns)
+                group = AtValues(*given, Z, measure, cyclic)
             elif tabled:
-                group = AtValues(*given, *polynomials.measure(measure), turns)
+                group = AtValues(*given, *polynomials.measure(measure), cyclic)
             else:
-                group = CenteredAtPoints(*given, polynomials, measure, turns)
+                group = CenteredAtPoints(*given, polynomials, measure, cyclic)
             members = group.unbind()
             self._groups.append((group, members))
             found |= zip(places, members, strict=True)
@@ -303,16 +259,13 @@ class Effects(Prior):
     def features(self, u):
         """Return whitened features and prior variances of rows (b, d) on the unit interval.
 
-        Returns
-        -------
-        features : list of Tensor of shape (b, p)
-            For the constant and each term.
-        variances : Tensor of shape (b, 1 + n_terms)
+        The features are a list of Tensors (b, p) for the constant and each term, and the variances
+        a Tensor (b, 1 + n_terms).
         """
         at = places, missing = self.at(u)
         constrained = {self.factors[1 + place][0] for place in self.basis.constrained}
         found = []
-        for term, factors, variance in self._terms():
+        for term, factors, variance in self.parts():
             psi = variance.sqrt().expand(len(u), 1)
             for factor in factors:
                 if factor in constrained:
@@ -329,15 +282,12 @@ class Effects(Prior):
             variances[:, 1 + place] = torch.maximum(own, found[1 + place].square().sum(1))
         return found, variances
 
-    def _row_variances(self, u, at):
-        return self.features(u)[1]
-
-    def _between_rows(self, u, at):
-        # The values of a constrained effect at its points determine it.
-        found, (features, _) = super()._between_rows(u, at), self.features(u)
-        for place in self.basis.constrained:
-            found[1 + place] = features[1 + place] @ features[1 + place].T
-        return found
+    def cross(self, u):
+        at, (features, variances) = self.at(u), self.features(u)
+        parts = list(self.covariances(at, at))
+        for place in self.basis.constrained:  # the values of the effect at its points determine it
+            parts[1 + place] = features[1 + place] @ features[1 + place].T
+        return sum(parts).diagonal_scatter(variances.sum(1))
 
     def knots(self, j, factor):
         """Return points (m,) of a constrained feature, and whitened features (m, p) there.
@@ -346,7 +296,7 @@ class Effects(Prior):
         convexity is that in the user's numbers.
         """
         equal = equally_spaced(self.basis.n_inducing)
-        points = torch.as_tensor(self.basis.points.get(j, equal)).to(self.variance)
+        points = self._tensor(self.basis.points.get(j, equal))
         return points, factor.features(factor.at(points))
 
     def at_knots(self, place):
@@ -396,9 +346,9 @@ class Effects(Prior):
         """Return the second moments of the columns of a feature, alone or in pairs."""
         basis = self.basis
         if j in (tabled := basis.tabled_in_pairs if in_pair else basis.tabled):
-            return torch.as_tensor(tabled[j]).to(self.variance).diag()
+            return self._tensor(tabled[j]).diag()
         size = basis.pair_size if in_pair and basis.is_number(j) else None
-        return torch.as_tensor(basis.seconds[j])[:size, :size].to(self.variance)
+        return self._tensor(basis.seconds[j])[:size, :size]
 
 
 class InformedEffects:
@@ -406,13 +356,8 @@ class InformedEffects:
 
     Features are rotated within a term. Those along the other directions of the prior have a
     posterior that is next to the prior, and no effect on the bound, but products of features take a
-    multiple of the time with them.
-
-    Parameters
-    ----------
-    whole : Effects
-    directions : list of Tensor of shape (p, q)
-        Orthonormal columns, for the constant and each term.
+    multiple of the time with them. ``directions`` (p, q) are orthonormal columns, for the constant
+    and each term of the ``whole`` `Effects`.
     """
 
     def __init__(self, whole, directions):

@@ -32,25 +32,14 @@ class TableEncoder:
     """Encode the categories of a table as codes 0, 1, ...; other columns are numbers already.
 
     A level that was not in the fit has code -1. Missing values are a level of their own if the fit
-    had any.
-
-    Parameters
-    ----------
-    categorical : ndarray of shape (d,), bool
-        Mask of the columns that are categories.
+    had any. ``categorical`` (d,) is a mask of the columns that are categories.
     """
 
     def __init__(self, categorical):
         self.categorical = categorical
 
     def fit(self, X):
-        """Learn the levels of a table; return self.
-
-        Raises
-        ------
-        TypeError
-            If a column has levels of types that cannot be sorted.
-        """
+        """Learn the levels of a table; return self."""
         names = list(getattr(X, "columns", range(len(self.categorical))))
         chosen = np.flatnonzero(self.categorical)
         self.names = [names[j] for j in chosen]
@@ -94,14 +83,7 @@ class TableEncoder:
         return found
 
     def transform(self, X):
-        """Return the codes and numbers of a table, float64 (n, d).
-
-        Raises
-        ------
-        TypeError
-            If a column has strings where its levels are none, or the reverse: all its rows would
-            count as unknown.
-        """
+        """Return the codes and numbers of a table, float64 (n, d)."""
         found = np.empty((len(X), len(self.categorical)))
         chosen = np.flatnonzero(self.categorical)
         parts = zip(chosen, self.names, self.levels, columns(X, chosen), strict=True)
@@ -147,7 +129,10 @@ def _in_common_precision(levels, column):
 
 
 def _check_kind(name, levels, column):
-    """Raise TypeError if a column has strings and its levels are none, or the reverse."""
+    """Raise TypeError if a column has strings and its levels are none, or the reverse.
+
+    All its rows would count as unknown.
+    """
     known = levels[0] if levels else None  # one that is missing comes last
     for level in () if is_missing(known) else column:
         if isinstance(level, str) != isinstance(known, str) and not is_missing(level):
@@ -221,13 +206,7 @@ def columns(X, chosen):
 
 
 def categorical_mask(categorical_features, X):
-    """Return a mask (d,) of the columns that are categories, or None if there are none.
-
-    Parameters
-    ----------
-    categorical_features : "from_dtype", None, or array-like of bools, ints or names
-    X : array-like or table of shape (n, d)
-    """
+    """Return a mask (d,) of the columns that are categories, or None if there are none."""
     names = _names(X)
     if categorical_features is None:
         return None

@@ -10,7 +10,6 @@ import torch
 from .._linalg import cholesky
 from .._memory import SMALL_BLOCK, block_rows
 from ._posterior import EffectsPosterior
-from ._row_prior import RowPrior
 
 _ROUNDING = 1e-10  # relative, of eigenvalues
 _VAGUE = 1e-5  # square root of a precision, below which linear terms are kept apart
@@ -19,26 +18,15 @@ _DRAWS = 50  # that are computed at once
 
 @dataclass
 class RowSums:
-    """Sufficient statistics of the rows for one latent without inducing points, or for several.
+    """Sufficient statistics of the rows for one latent without inducing points, or for several."""
 
-    Attributes
-    ----------
-    u : Tensor of shape (n, d)
-        Features on the unit interval.
-    precision, linear : Tensor of shape (..., n)
-        Precisions and linear terms of the sites of the rows. With Gaussian noise, the weights, and
-        the weights times the targets.
-    weight : float
-        Total weight with Gaussian noise, as in `Sums`; else 0.
-    known : Tensor of shape (..., n) or None
-        Known variances of Gaussian noise.
-    """
-
-    u: torch.Tensor
+    u: torch.Tensor  # (n, d): features on the unit interval
+    # (..., n): precisions and linear terms of the sites of the rows. With Gaussian noise, the
+    # weights, and the weights times the targets.
     precision: torch.Tensor
     linear: torch.Tensor
-    weight: float = 0.0
-    known: torch.Tensor | None = None
+    weight: float = 0.0  # total weight with Gaussian noise, as in `Sums`
+    known: torch.Tensor | None = None  # (..., n): known variances of Gaussian noise
 
     def latents(self):
         """Return the statistics of each latent, given those of several, a list."""
@@ -77,14 +65,9 @@ def _factorized(K, root):
 def _solved(K, root, chol, linear):
     """Solve for the posterior mean given sites with linear terms (n, k), without cancellation.
 
-    Returns
-    -------
-    scaled, solved : Tensor of shape (n, k)
-        Linear terms divided by roots of precisions, and A^-1 times these.
-    rest : Tensor of shape (n, k)
-        Linear terms of sites whose precision is too small to divide by.
-    alpha : Tensor of shape (n, k)
-        K^-1 times the posterior mean.
+    Returns four Tensors (n, k): the linear terms divided by roots of precisions, A^-1 times these,
+    the linear terms of sites whose precision is too small to divide by, and alpha, which is K^-1
+    times the posterior mean.
     """
     root = root[..., None]
     vague = root < _VAGUE
@@ -109,36 +92,21 @@ def _scaled_sites(log_var, sums):
 class RowEvidence:
     """Log evidence of a latent's hyperparameters, and its derivatives on request.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    own : dict of Tensor
-        Hyperparameters, see `AdditiveAscent.latents`.
-    sums : RowSums
-        Those of c latents with the same hyperparameters, whose evidences are added.
-    prior : RowPrior, optional
-        The prior at the hyperparameters, where it is known.
+    The ``sums`` are those of c latents with the same hyperparameters, whose evidences are added.
+    ``noise`` is the logarithm of the variance of their noise. ``value`` is in nats, up to constants
+    of sites.
 
-    Attributes
-    ----------
-    value : float
-        The log evidence, in nats, up to constants of sites.
-    prior : RowPrior
-
-    Notes
-    -----
     Source: Adam, Durrande and John (2018), appendix B; Rasmussen and Williams (2006), (3.27)
     and (5.9).
     """
 
-    def __init__(self, basis, own, sums, prior=None):
-        self.prior = RowPrior(basis, own, sums.u) if prior is None else prior
-        self._sums, self._noise = sums, own["noise"]
-        K, (root, linear) = self.prior.matrix, _scaled_sites(self._noise, sums)
+    def __init__(self, prior, sums, noise):
+        self._prior, self._sums, self._noise = prior, sums, noise
+        K, (root, linear) = prior.matrix, _scaled_sites(noise, sums)
         self._root, linear = root.view(-1, len(K)), linear.view(-1, len(K), 1)
         self._chol = _factorized(K, self._root)
         *parts, self._alpha = _solved(K, self._root, self._chol, linear)
-        constants = sums.normalization(self._noise)
+        constants = sums.normalization(noise)
         self.value = (_evidence(K, self._chol, *parts) + constants).sum().item()
         self._solved = parts[1]
 
@@ -153,20 +121,10 @@ class RowEvidence:
         Where the evidence is quadratic, it is the mean of the observed and the expected
         information, up to the second derivatives of C.
 
-        Parameters
-        ----------
-        names : list of str
-            Kinds of hyperparameters. With the noise alone, the prior has no derivatives to compute.
+        The gradient is a dict of Tensors by name, and the information a Tensor (k, k) for the
+        hyperparameters of ``names``, one kind after the other. With the noise alone, the prior has
+        no derivatives to compute.
 
-        Returns
-        -------
-        gradient : dict of Tensor
-            Derivatives of the evidence, by name.
-        information : Tensor of shape (k, k)
-            For the hyperparameters of ``names``, one kind after the other.
-
-        Notes
-        -----
         Source: Gilmour, Thompson and Cullis (1995).
         """
         root, sums = self._root[..., None], self._sums
@@ -174,7 +132,7 @@ class RowEvidence:
         gradient, moves = {}, {}
         if set(names) != {"noise"}:
             adjoint = 0.5 * (alpha @ alpha.T - (root * inverse * root.mT).sum(0))
-            gradient, moves = self.prior.derivatives(adjoint, alpha)
+            gradient, moves = self._prior.derivatives(adjoint, alpha)
         # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
         # the share of that variance in all noise.
         share, left = torch.ones_like(root), 1 - inverse.diagonal(dim1=-2, dim2=-1)[..., None]
@@ -220,32 +178,16 @@ def evidence_gains(prior, noise, sums, places):
 class ExactPosterior(EffectsPosterior):
     """Exact posterior of an additive GP given a Gaussian site of each row.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    theta : dict of Tensor
-    u : Tensor of shape (n, d)
-        Rows on the unit interval.
-    precision, linear : Tensor of shape (n,)
-        Of their sites.
-    chol, alpha : Tensor, optional
-        The attributes, where they are known.
-    prior : RowPrior, optional
-        The prior, where it is known.
-
-    Attributes
-    ----------
-    chol : Tensor of shape (n, n)
-        Root of I + B^1/2 K B^1/2, for the precisions B.
-    alpha : Tensor of shape (n,)
-        Weights of the prior covariances with the rows in the posterior mean.
+    ``prior`` is a `RowPrior`, and ``precision`` and ``linear`` (n,) are of the sites. Given where
+    they are known: the root ``chol`` (n, n) of I + B^1/2 K B^1/2 for the precisions B, and the
+    weights ``alpha`` (n,) of the prior covariances with the rows in the posterior mean.
     """
 
     form = None
 
-    def __init__(self, basis, theta, u, precision, linear, chol=None, alpha=None, *, prior=None):
-        self.basis, self.u, self.precision, self.linear = basis, u, precision, linear
-        self._prior = RowPrior(basis, theta, u) if prior is None else prior
+    def __init__(self, prior, precision, linear, chol=None, alpha=None):
+        self._prior, self.basis = prior, prior.basis
+        self.precision, self.linear = precision, linear
         self._root = precision.clamp_min(0).sqrt()
         if chol is None:
             chol = _factorized(self._K, self._root)
@@ -259,8 +201,8 @@ class ExactPosterior(EffectsPosterior):
     @property
     def arrays(self):
         """Arrays from which the posterior is rebuilt at the same hyperparameters, by name."""
-        names = "u", "precision", "linear", "chol", "alpha"
-        return {name: getattr(self, name) for name in names}
+        names = "precision", "linear", "chol", "alpha"
+        return {"u": self._prior.u} | {name: getattr(self, name) for name in names}
 
     def _explained(self, cov):
         """Return V (n, b), given covariances (b, n) with the rows: V^T V is the reduction."""
@@ -288,7 +230,6 @@ class ExactPosterior(EffectsPosterior):
         return mean, (self._prior.variances(at)[:, list(places)] - gone).clamp_min(0)
 
     def intercept(self):
-        """Return the posterior mean of the constant."""
         return (self.basis.constant * self.alpha.sum()).item()
 
     def kl(self):
@@ -297,21 +238,15 @@ class ExactPosterior(EffectsPosterior):
         return 0.5 * (held + self.alpha @ self._K @ self.alpha + log_det)
 
     def cov(self, X):
-        """Return covariances (1, b, b) at the rows of ``X``."""
         u = self.basis.unit(X.double())
         gone = self._explained(self._prior.between(self._prior.at(u)))
         return (self._prior.cross(u) - gone.T @ gone)[None]
 
     # Shares
 
-    def _terms(self):
-        """Return the terms other than the constant, their factors and their variances."""
-        prior = self._prior
-        return zip(prior.terms[1:], prior.factors[1:], prior.variance[1:], strict=True)
-
     def variances(self):
         found = [self.alpha.new_empty(0)]
-        for _, factors, variance in self._terms():
+        for _, factors, variance in self._prior.parts()[1:]:
             left, *right = (self._from_rows(factor) for factor in factors)
             effect = variance * self.alpha * left
             effect = effect @ right[0].T if right else effect.sum(1, keepdim=True)
@@ -353,19 +288,13 @@ class ExactPosterior(EffectsPosterior):
     @cached_property
     def _sets(self):
         """`_AtomFeatures` of each term."""
-        return [_AtomFeatures(factors, variance) for _, factors, variance in self._terms()]
+        return [_AtomFeatures(*own) for _, *own in self._prior.parts()[1:]]
 
     def _drawn_weights(self, n_samples, rng):
         """Yield draws of a few weights at once, until there are ``n_samples``.
 
-        Yields
-        ------
-        index : slice
-            Numbers of the draws.
-        weights : list of Tensor of shape (size, p, q)
-            Weights of the features of each term.
-        absent : dict of Tensor of shape (size, 1)
-            Effects of missing numbers, by place of the term.
+        They are the slice of the numbers of the draws, the weights (size, p, q) of the features of
+        each term, and the effects (size, 1) of missing numbers by place of the term.
         """
         features = [part.at(self._prior.rows[0]) for part in self._sets]
         for start in range(0, n_samples, _DRAWS):
@@ -389,7 +318,7 @@ class ExactPosterior(EffectsPosterior):
         weights = [normal(left.shape[1], right.shape[1]) for left, right in features]
         for own, (left, right) in zip(weights, features, strict=True):
             prior = prior + ((left @ own) * right).sum(-1)
-        linear = self.linear - self.precision * prior - self._root * normal(len(self.u))
+        linear = self.linear - self.precision * prior - self._root * normal(len(self.linear))
         alpha = _solved(self._K, self._root, self.chol, linear.T)[-1].T
         weights = [
             own + (left.T * alpha[:, None]) @ right
@@ -406,19 +335,8 @@ class _AtomFeatures:
     """Features of a term by the atoms of its measures, whose weights are standard normal.
 
     They are products of a column of each of two matrices; the second has a single one if the term
-    has one feature.
-
-    Parameters
-    ----------
-    factors : list
-        Processes of the term.
-    variance : Tensor, scalar
-        Its prior variance.
-
-    Attributes
-    ----------
-    moments : list of Tensors (p, p), (q, q)
-        Second moments of the columns under the measures.
+    has one feature. ``factors`` are the processes of the term, and ``moments`` (p, p), (q, q) the
+    second moments of the columns under the measures.
     """
 
     def __init__(self, factors, variance):

@@ -32,11 +32,10 @@ class _AllRows(AdditiveAscent):
         return lambda parts: self._prior(parts, sums)
 
     def _evidence(self, own, sums, prior):
-        return RowEvidence(self.basis, own, sums, prior)
+        return RowEvidence(prior, sums, own["noise"])
 
     def _posterior(self, own, sums, prior, earlier):
-        sites = sums.sites(own["noise"])
-        return ExactPosterior(self.basis, own, sums.u, *sites, prior=prior)
+        return ExactPosterior(prior, *sums.sites(own["noise"]))
 
     def _gains(self, own, sums, prior, places):
         return sum(evidence_gains(prior, own["noise"], one, places) for one in sums.latents())
@@ -62,8 +61,6 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
     shrinkage. Pairs have no such prior, since many are rough; `evidence_gains` tells them from
     noise.
 
-    Notes
-    -----
     Source: Fuglstad et al. (2019), for the prior of length scales.
     """
 

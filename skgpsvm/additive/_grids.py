@@ -15,23 +15,15 @@ _MAX_GRID_POINTS = 2**14  # of pairs with a point at every value; matrices then 
 
 @dataclass(frozen=True)
 class Grids:
-    """Parameters of an estimator that set the resolution of its grids.
+    """Parameters of an estimator that set the resolution of its grids."""
 
-    Attributes
-    ----------
-    n_inducing, n_inducing_pair : int, "auto" or None
-        Inducing points of an effect, and of each feature of a pair. None is one at every value.
-    length_scale_bounds : tuple of two floats
-    empirical : bool
-        Whether the measure of the features is the empirical one.
-    information : float
-        What a row tells of a latent at most, relative to Gaussian noise of variance one.
-    """
-
+    # Inducing points of an effect, and of each feature of a pair, or "auto"; None is one at every
+    # value
     n_inducing: int | str | None
     n_inducing_pair: int | str | None
     length_scale_bounds: tuple
-    empirical: bool
+    empirical: bool  # whether the measure of the features is the empirical one
+    # What a row tells of a latent at most, relative to Gaussian noise of variance one
     information: float = 1.0
 
     def first(self, features, rows, kernel, constant, singles):

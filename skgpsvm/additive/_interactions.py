@@ -36,25 +36,11 @@ def score_moments(basis, terms, X, residuals, precisions, counts):
 
     for observation i in cell c, with :math:`\Lambda_{cc} = \sum_i r_i^2 / W_c`.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    terms : list of tuples of ints
-        Terms whose features may have pairs.
-    X : Tensor of shape (n, d)
-    residuals, precisions : Tensor of shape (n, c)
-        Those of one observation.
-    counts : Tensor of shape (n,)
-        Numbers of equal observations.
+    The features of the ``terms`` may have pairs. ``residuals`` and ``precisions`` (n, c) are those
+    of one observation, of which ``counts`` (n,) are equal. Returns, by pair (i, j) with i < j, a
+    list of (score, mean, variance) of each grid. Grids whose cells have no interaction to test are
+    left out, and pairs without grids too.
 
-    Returns
-    -------
-    moments : dict
-        By pair (i, j) with i < j, a list of (score, mean, variance) of each grid. Grids whose cells
-        have no interaction to test are left out, and pairs without grids too.
-
-    Notes
-    -----
     Source: Lin (1997), the score test of a variance component. Departs from the source: with the
     moments of random signs, it holds for any variances of the noise.
     """
@@ -92,16 +78,7 @@ def step_p_values(basis, terms, X, residuals, precisions, counts):
     of a mean is that by the precisions, or by the scatter in the bin where this is larger, such as
     around an outlier. Probabilities are normal, and corrected for the number of means (Bonferroni).
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    terms : list of tuples of ints
-        Terms among which the smooth effects are.
-    X : Tensor of shape (n, d)
-    residuals, precisions : Tensor of shape (n, c)
-        Derivatives of the log density of one observation in the latents, and their variances.
-    counts : Tensor of shape (n,)
-        Numbers of equal observations.
+    The smooth effects are among the ``terms``. For the other arguments, see `score_moments`.
     """
     u, found = basis.unit(X), {}
     for (j,) in [term for term in terms if len(term) == 1]:
@@ -157,13 +134,8 @@ def _bins(values, n_bins):
 class _Rows:
     """Weights of rows, and the products of residuals of observations that are summed in cells.
 
-    Attributes
-    ----------
-    weights : Tensor of shape (n,)
-    terms : Tensor of shape (n, 2 + c + c * c)
-        Weights, residuals, products of two residuals, and squares of their sum of squares.
-    sizes : list of int
-        Numbers of columns of these.
+    ``terms`` (n, 2 + c + c * c) are weights, residuals, products of two residuals, and squares of
+    their sum of squares; ``sizes`` has the numbers of columns of these.
     """
 
     def __init__(self, residuals, weights, counts):
@@ -177,13 +149,8 @@ class _Rows:
 class _Grid:
     r"""Cells of the bins of two features, the same for all pairs of a batch.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        Numbers of bins of the two features.
-    features : Tensor or None
-        Features F of the cells. :math:`F F^\top` is the covariance of a smooth function of these;
-        None is the identity.
+    ``sizes`` are the numbers of bins of the two features. ``features`` F of the cells make
+    :math:`F F^\top` the covariance of a smooth function of these; None is the identity.
     """
 
     def __init__(self, levels, n_bins, smooth):
@@ -216,13 +183,8 @@ class _Grid:
         """Return score, mean and variance of each pair, a list, and which can be tested (p,).
 
         A pair cannot be tested if the effects of the bins explain any values in the cells with
-        rows. Those of two indicators of one category do, which are never both 1.
-
-        Parameters
-        ----------
-        left, right : Tensor of shape (p, n)
-            Bins of the features of each pair.
-        rows : _Rows
+        rows. Those of two indicators of one category do, which are never both 1. ``left`` and
+        ``right`` (p, n) are the bins of the features of each pair.
         """
         cells, n_held, sums = self._sums(left, right, rows)
         weights, residuals, squares, both = sums.split(rows.sizes, 2)

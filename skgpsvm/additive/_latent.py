@@ -11,31 +11,20 @@ from .._fitted_models import FittedModel
 from ._basis import AdditiveBasis
 from ._exact import ExactPosterior
 from ._posterior import AdditivePosterior
+from ._row_prior import RowPrior
 
 LENGTH_BOUNDS = (0.05, 10.0)  # default of the estimators
 
 
 @dataclass
 class AdditiveLatent(FittedModel):
-    """Fitted latent function: its basis, hyperparameters, and the arrays of its posterior.
-
-    Attributes
-    ----------
-    basis : AdditiveBasis
-    theta : dict of ndarray
-        Logarithms of ``length`` and ``variance``.
-    arrays : dict of ndarray
-        Constructor arguments of `AdditivePosterior` or `ExactPosterior`.
-    form : tuple or None
-        Covariance and rank of the posterior; None without inducing points.
-    is_mean : bool
-        Whether the effects are on the mean of y, and have to satisfy constraints; not on its noise.
-    """
+    """Fitted latent function: its basis, hyperparameters, and the arrays of its posterior."""
 
     basis: AdditiveBasis
-    theta: dict
-    arrays: dict
-    form: tuple | None
+    theta: dict  # logarithms of ``length`` and ``variance``
+    arrays: dict  # arguments of `AdditivePosterior` or `ExactPosterior`
+    form: tuple | None  # covariance and rank of the posterior; None without inducing points
+    # Whether the effects are on the mean of y, and have to satisfy constraints; not on its noise
     is_mean: bool = True
     n_latents = 1
 
@@ -52,7 +41,7 @@ class AdditiveLatent(FittedModel):
             for parts in (self.theta, self.arrays)
         )
         if self.form is None:
-            return ExactPosterior(self.basis, theta, **arrays)
+            return ExactPosterior(RowPrior(self.basis, theta, arrays.pop("u")), **arrays)
         gram, cross = arrays.pop("gram"), arrays.pop("cross")
         return AdditivePosterior(self.basis.at(theta), gram, cross, *self.form, **arrays)
 
@@ -73,12 +62,7 @@ def fitted_latents(ascent, state):
 def update_state(ascent, latents, noise):
     """Return the state from which an ascent adds its rows to fitted latents.
 
-    Parameters
-    ----------
-    ascent : AdditiveAscent
-    latents : list of AdditiveLatent
-    noise : ndarray of shape (k,)
-        Logarithms of the likelihood's parameters.
+    ``noise`` (k,) has the logarithms of the likelihood's parameters.
     """
     like = ascent.rows.weights
     length, variance = (
@@ -92,16 +76,7 @@ def update_state(ascent, latents, noise):
 
 
 def doubts_of_bounds(estimator, latents, bounds, names):
-    """Return a message, in a list, if length scales ended on the user's bounds; else [].
-
-    Parameters
-    ----------
-    estimator : str
-        Name of its class.
-    latents : list of AdditiveLatent
-    bounds : tuple of two floats
-    names : TermNames
-    """
+    """Return a message, in a list, if length scales ended on the user's bounds; else []."""
     on_bounds = []
     for latent in latents:
         lengths = zip(latent.basis.start()["length"], latent.theta["length"], strict=True)

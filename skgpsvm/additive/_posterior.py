@@ -19,8 +19,6 @@ def best_reduction(gram, chol, effects, covariance, rank):
 
     ``chol`` is the `precision_root` of the Gram matrix.
 
-    Notes
-    -----
     Source: Titsias (2009), applied to all effects jointly; Adam, Durrande and John (2018) for the
     forms.
     """
@@ -78,15 +76,9 @@ class EffectsPosterior(Posterior):
         """Return the posterior mean of the constant, a float."""
 
     @abstractmethod
-    def cov(self, X):
-        """Return posterior covariances (1, b, b) at the rows of ``X``."""
-
-    @abstractmethod
     def variances(self):
         """Return variances (n_terms,) of the effects' posterior means under the features' measure.
 
-        Notes
-        -----
         Source: Sobol (2001).
         """
 
@@ -106,25 +98,10 @@ class EffectsPosterior(Posterior):
 class AdditivePosterior(EffectsPosterior):
     """Posterior with inducing points: Gaussian weights of the whitened features of all terms.
 
-    Parameters
-    ----------
-    effects : Effects
-    gram : Tensor of shape (p, p)
-        Precision that the rows add to the weights.
-    cross : Tensor of shape (p,)
-        Linear term that the rows add to the weights.
-    covariance, rank : object
-        See `best_reduction`.
-    weights, reduction : Tensor, optional
-        The attributes, where they are known.
+    ``gram`` (p, p) and ``cross`` (p,) are the precision and the linear term that the rows add to
+    the weights. For ``covariance`` and ``rank``, see `best_reduction`. The posterior mean
+    ``weights`` (p,) and the ``reduction`` are given where they are known.
 
-    Attributes
-    ----------
-    weights : Tensor of shape (p,)
-        Posterior mean of the weights.
-
-    Notes
-    -----
     Source: Adam, Durrande and John (2018), in whitened coordinates.
     """
 

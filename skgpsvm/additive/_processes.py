@@ -23,12 +23,7 @@ _MIN_SPREAD = 1e-14  # mean variance over the measure
 class Chebyshev:
     """Chebyshev polynomials on the unit interval, and interpolation by them.
 
-    Parameters
-    ----------
-    size : int
-        Number of polynomials.
-    like : Tensor
-        Sets the dtype and the device.
+    ``size`` is their number; the tensor ``like`` sets the dtype and the device.
     """
 
     def __init__(self, size, like):
@@ -99,31 +94,14 @@ class ZeroMeanKernel:
     :math:`H = \int h d\nu`. It is that of a process whose integral over the feature's measure
     :math:`\nu` is zero.
 
-    Parameters
-    ----------
-    profile : Profile
-        The stationary covariance g, one of `PROFILES`.
-    length : Tensor of shape (...)
-        Length scales on the unit interval, one for each process.
-    atoms : Tensor of shape (..., k)
-        Atoms of the measure.
-    weights : Tensor of shape (..., k)
-        Their weights.
-    cyclic : Tensor of shape (...), bool, optional
-        Whether the ends of the unit interval are the same point. Distances are then those of chords
-        of a circle of circumference one.
+    ``profile`` is the stationary covariance g, one of `PROFILES`. ``length`` (...) are the length
+    scales of processes on the unit interval, and ``atoms`` and ``weights`` (..., k) their measures.
+    ``cyclic`` (...) is whether the ends of the unit interval are the same point. Distances are then
+    those of chords of a circle of circumference one.
 
-    Attributes
-    ----------
-    length, atoms, weights, cyclic : Tensor
-    total : Tensor of shape (...)
-        H.
-    log_spread, spread_slope : Tensor of shape (...)
-        Logarithm of the mean variance over the measure, 1 - H, and its derivative in the logarithm
-        of the length scale.
+    ``total`` (...) is H; ``log_spread`` and ``spread_slope`` (...) are the logarithm of the mean
+    variance over the measure, 1 - H, and its derivative in the logarithm of the length scale.
 
-    Notes
-    -----
     Source: Durrande et al. (2013); Adam, Durrande and John (2018), (8).
     """
 
@@ -149,11 +127,6 @@ class ZeroMeanKernel:
     def unbind(self):
         """Return each of a batch of processes, a list."""
         return [self[place] for place in range(len(self.length))]
-
-    @property
-    def unit(self):
-        """Unit of distance of the profile, in the scale of the unit interval."""
-        return self.profile.unit * self.length
 
     def _g(self, a, b):
         return self.profile.value(self._distance(a, b))
@@ -203,7 +176,7 @@ class ZeroMeanKernel:
 
         Beyond the maximum g is zero, and squares would overflow.
         """
-        unit = self.unit[..., None]
+        unit = (self.profile.unit * self.length)[..., None]
         if self.cyclic is None:
             difference = (a / unit)[..., :, None] - (b / unit)[..., None, :]
         else:
@@ -224,23 +197,8 @@ class ZeroMeanKernel:
 class AtValues(ZeroMeanKernel):
     """Zero-mean processes of a numerical feature with an inducing point at every value.
 
-    Parameters
-    ----------
-    profile : Profile
-    length : Tensor of shape (...)
-        Length scales on the unit interval, one for each process.
-    points : Tensor of shape (..., m)
-        The values.
-    atoms, weights : Tensor of shape (..., k)
-        Of the measures.
-    cyclic : Tensor of shape (...), bool, optional
-
-    Attributes
-    ----------
-    cov : Tensor of shape (..., m, m)
-        Prior covariance of the process at the points.
-    coef : Tensor of shape (..., m, m)
-        Values of the whitened features there.
+    ``points`` (..., m) are the values, ``cov`` (..., m, m) is the prior covariance of the process
+    there, and ``coef`` (..., m, m) has the values of the whitened features.
     """
 
     def __init__(self, profile, length, points, atoms, weights, cyclic=None):
@@ -278,15 +236,8 @@ class AtValues(ZeroMeanKernel):
 
         Let :math:`K = L L^\top` be the covariance of the points. With the lower triangle
         :math:`\Phi` of :math:`L^{-1} K' L^{-\top}`, whose diagonal is halved, :math:`L' = L \Phi`.
+        ``prior`` (..., m, m) are the derivatives of K.
 
-        Parameters
-        ----------
-        cross : Tensor of shape (..., r, m)
-        prior : Tensor of shape (..., m, m)
-            Derivatives of K.
-
-        Notes
-        -----
         Source: Murray (2016), (8).
         """
         jitter = JITTER * prior.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
@@ -297,30 +248,13 @@ class AtValues(ZeroMeanKernel):
 
 
 class CenteredAtPoints(AtValues):
-    r"""Zero-mean processes of a numerical feature with inducing points.
+    """Zero-mean processes of a numerical feature with inducing points (..., m).
 
-    Parameters
-    ----------
-    profile : Profile
-    length : Tensor of shape (...)
-        Length scales on the unit interval, one for each process.
-    points : Tensor of shape (..., m)
-        Inducing points.
-    polynomials : Chebyshev
-        Their nodes are the atoms.
-    mean : Tensor of shape (..., size)
-        Means of the polynomials under the measures.
-    cyclic : Tensor of shape (...), bool, optional
+    The nodes of the polynomials are the atoms of the measures, under which the polynomials have the
+    means ``mean`` (..., size). ``cov`` (..., size, size) is the prior covariance of the
+    coefficients of a process in the polynomials, and ``coef`` (..., size, m) has those of the
+    whitened features.
 
-    Attributes
-    ----------
-    cov : Tensor of shape (..., size, size)
-        Prior covariance of the coefficients of the process.
-    coef : Tensor of shape (..., size, m)
-        Coefficients of the whitened features in the polynomials.
-
-    Notes
-    -----
     Source: Adam, Durrande and John (2018), (8), by quadrature. Covariances with the rows of a fit
     are interpolated by polynomials. For a squared exponential of length scale 0.1, 34 polynomials
     give an error of 1e-8.

@@ -19,27 +19,23 @@ class RowPrior(Prior):
 
     The covariance is a constant, the weighted sum of the covariances of single numbers, that of the
     functions of single terms without hyperparameters, and a quadratic form in the covariances of
-    the processes in pairs.
-
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    theta : dict of Tensor
-        Logarithms of ``length`` and ``variance``.
-    u : Tensor of shape (n, d)
-        Features of the rows on the unit interval.
+    the processes in pairs. ``u`` (n, d) are the rows on the unit interval.
     """
 
     @torch.no_grad()
     def __init__(self, basis, theta, u):
         super().__init__(basis, theta)
+        self.u = u
         pairs = {place: own for place, own in enumerate(self.factors) if len(own) == 2}
         in_pairs = {p: None for own in pairs.values() for p in own}
         self._fixed = [p for p in in_pairs if isinstance(p, FixedProcess)]
         singles = {place: own[0] for place, own in enumerate(self.factors) if len(own) == 1}
-        fixed = {k: p for k, p in singles.items() if isinstance(p, FixedProcess)}
-        self._functions = _Functions(fixed, self.variance)
-        self._of_numbers = [place for place in singles if place not in fixed]
+        # Terms of a single `FixedProcess` by place, and the variances of its whitened features: the
+        # covariance of these functions has low rank.
+        self._functions = {k: p for k, p in singles.items() if isinstance(p, FixedProcess)}
+        own = [self.variance[k].expand(p.coef.shape[1]) for k, p in self._functions.items()]
+        self._of_functions = torch.cat([self.variance[:0], *own])
+        self._of_numbers = [place for place in singles if place not in self._functions]
         # Variances of the effects of single numbers, in the order of the axes.
         self._weights = self.variance[self._of_numbers]
         self.rows = self.at(u)
@@ -64,12 +60,13 @@ class RowPrior(Prior):
     def at(self, u):
         """Convert rows as `Prior.at` does.
 
-        ``places`` also holds the rows of each `_Numbers` and of the `_Functions`.
+        ``places`` also holds the rows of each `_Numbers`, and the features of the "functions".
         """
         places = {
             p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, FixedProcess)
         }
-        places[self._functions] = self._functions.at(places, u)
+        functions = [p.features(places[p]) for p in self._functions.values()]
+        places["functions"] = torch.cat([u.new_zeros(len(u), 0), *functions], 1)
         for numbers in (*self._alone, self._in_pairs):
             places[numbers] = numbers.at(u)
             places |= zip(numbers.members, places[numbers].unbind(), strict=True)
@@ -78,8 +75,8 @@ class RowPrior(Prior):
     def _part(self, at, index):
         """Return the rows at an index of rows in the form of `at`, without those of processes."""
         places, missing = at
-        found = {p: (places[p][0][index],) for p in self._fixed}
-        found[self._functions] = places[self._functions][index]
+        found = {p: places[p][index] for p in self._fixed}
+        found["functions"] = places["functions"][index]
         for numbers in (*self._alone, self._in_pairs):
             found[numbers] = places[numbers].at(index)
         return found, missing[index]
@@ -117,7 +114,7 @@ class RowPrior(Prior):
             own, kernel, weights = (left[alone], right[alone]), alone.kernel, self._weights[part]
             K += torch.tensordot(weights, kernel.stationary(*own), 1)
             K -= (own[0].h.T * (weights / kernel.total)) @ own[1].h
-        K += self._functions.between(left[self._functions], right[self._functions])
+        K += (left["functions"] * self._of_functions) @ right["functions"].T
         if len(self._bilinear):
             between = paired.kernel.between(left[paired], right[paired])
             between = self._with_fixed(between, left, right)
@@ -156,18 +153,9 @@ class RowPrior(Prior):
         scale, and with the tilt :math:`t = h' - h H' / 2H`, that of k is
         :math:`g' - (t h^\top + h t^\top) / H`.
 
-        Parameters
-        ----------
-        adjoint : Tensor of shape (n, n)
-            Derivatives of a function in the covariance, symmetric.
-        vectors : Tensor of shape (n, c)
-
-        Returns
-        -------
-        gradient : dict of Tensor (k,)
-            Derivatives of the function, by name.
-        moves : dict of Tensor (k, n, c)
-            Products of the derivatives of the covariance with the vectors, by name.
+        The symmetric ``adjoint`` (n, n) has the derivatives of a function in the covariance.
+        Returns its derivatives (k,) by name, and the products (k, n, c) of the derivatives of the
+        covariance with the vectors (n, c), by name.
         """
         paired, n_terms = self._in_pairs, len(self.terms) - 1
         n_alone, n_paired = len(self._weights), len(paired.members)
@@ -197,8 +185,8 @@ class RowPrior(Prior):
                     torch.mul(*(between[factor] for factor in factors), out=product)
                 by_variance.add(of_pairs, block, other, own)
         places, missing = self.rows
-        for place, columns in self._functions.split(places[self._functions]):
-            by_variance.add_columns(place - 1, columns)
+        for place, process in self._functions.items():
+            by_variance.add_columns(place - 1, process.features(places[process]))
         for place, j in enumerate(self.basis.absent, n_terms):
             by_variance.add_columns(place, missing[:, j, None])
         scale = -torch.cat([self._weights, torch.ones_like(variance[:1]).expand(n_paired)])
@@ -209,12 +197,8 @@ class RowPrior(Prior):
 class _Products:
     """Products of matrices, whose blocks come one after the other, with an adjoint and vectors.
 
-    Attributes
-    ----------
-    dots : Tensor of shape (k,)
-        Sums of the elementwise products with the adjoint.
-    moves : Tensor of shape (k, n, c)
-        Products with the vectors.
+    ``dots`` (k,) are the sums of the elementwise products with the adjoint, and ``moves`` (k, n, c)
+    the products with the vectors.
     """
 
     def __init__(self, adjoint, vectors, k):
@@ -242,54 +226,12 @@ class _Products:
         return scale * self.dots, scale[:, None, None] * self.moves
 
 
-class _Functions:
-    """Functions of the terms of a single `FixedProcess` each: a covariance of low rank.
-
-    Parameters
-    ----------
-    processes : dict of FixedProcess
-        By place of the term.
-    variance : Tensor of shape (1 + n_terms,)
-    """
-
-    def __init__(self, processes, variance):
-        self._processes = processes
-        self._sizes = [p.coef.shape[1] for p in processes.values()]
-        sizes = torch.tensor(self._sizes, dtype=torch.long, device=variance.device)
-        self._weights = variance[list(processes)].repeat_interleave(sizes)
-
-    def at(self, places, u):
-        """Return whitened features (n, q) of rows, given what each process's ``at`` returned."""
-        found = [p.features(places[p]) for p in self._processes.values()]
-        return torch.cat([u.new_zeros(len(u), 0), *found], 1)
-
-    def split(self, features):
-        """Return the place of each term and its features (n, own size)."""
-        return zip(self._processes, features.split(self._sizes, 1), strict=True)
-
-    def between(self, a, b):
-        """Return the covariances (b, b') of the sum of the terms, given features."""
-        return (a * self._weights) @ b.T
-
-
 class _Numbers:
     """Processes of numbers of one kernel, whose covariances are computed together.
 
-    Parameters
-    ----------
-    basis : AdditiveBasis
-    kernel : str
-    axes : list of int
-        The feature of each process.
-    lengths : Tensor of shape (p,)
-
-    Attributes
-    ----------
-    kernel : ZeroMeanKernel
-        The kernels of all processes. Measures with fewer atoms than others end in atoms of weight
-        zero.
-    members : list of ZeroMeanKernel
-        The kernel of each process.
+    ``axes`` has the feature of each process. ``kernel`` is the `ZeroMeanKernel` of all processes,
+    where measures with fewer atoms than others end in atoms of weight zero; ``members`` has that of
+    each.
     """
 
     def __init__(self, basis, kernel, axes, lengths):
@@ -299,10 +241,8 @@ class _Numbers:
         measures = lengths.new_zeros(2, len(axes), most)
         for place, measure in enumerate(atoms):
             measures[:, place, : len(measure[0])] = torch.stack(measure)
-        cyclic = torch.tensor(basis.cyclic(axes), dtype=torch.bool, device=lengths.device)
-        self.kernel = ZeroMeanKernel(
-            PROFILES[kernel], lengths, *measures, cyclic if cyclic.any() else None
-        )
+        cyclic = basis.cyclic(axes, lengths.device)
+        self.kernel = ZeroMeanKernel(PROFILES[kernel], lengths, *measures, cyclic)
         self.members = self.kernel.unbind()
 
     def at(self, u):

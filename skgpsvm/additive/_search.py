@@ -1,15 +1,17 @@
 """Selection of the terms of an additive model: a score test adds pairs, gains prune all."""
 
 import math
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from scipy.special import gammaincc
 
-from .._fitting import Run, Stage
+from .._data import WeightedDataset
+from .._fitting import Stage
+from .._problem import Problem
 from ._ascent import AdditiveAscent, AdditiveState
+from ._ascents import Ascents
 from ._defaults import DEFAULTS
 from ._effect_test import EffectTest
 from ._interactions import score_moments, step_p_values
@@ -51,72 +53,28 @@ def _best_score(moments):
 
 @dataclass
 class TermSearch:
-    """A fit in progress: the current model, its terms, and how terms are selected.
+    """A fit in progress: the current model, its terms, and how terms are selected."""
 
-    Attributes
-    ----------
-    run : Run
-    ascent : AdditiveAscent
-        The stage with the current terms.
-    state : AdditiveState
-        The state of that stage.
-    make_ascent : callable
-        Takes an `AdditiveBasis` and returns an `AdditiveAscent` of its terms.
-    make_sparse : callable or None
-        The same with inducing points, if an exact fit ends with these where they lose little.
-    kernels : list of str
-        Candidate kernels of pairs. The first is used unless another has clearly more evidence.
-    exact : bool
-        Whether the fit ends without inducing points.
-    given : list of tuples of ints
-        Pairs that the user listed.
-    kept : list of tuples of ints
-        Terms that the user listed, which are not dropped.
-    most : int or inf
-        Maximum number of other pairs.
-    finer : callable
-        Takes an `AdditiveBasis` and log length scales (c, a). Returns the basis with finer grids of
-        pairs, or None if finer grids are not needed or not allowed.
-    with_steps : callable or None
-        Takes an `AdditiveBasis` and a list of columns. Returns the basis with steps of these. None
-        is a model without steps.
-    max_iter : int
-        Maximum number of rounds in a stage.
-    min_gain : float
-        Gain that a term needs to be kept, in nats; 0 keeps all.
-    random_state : RandomState
-    attributes : callable
-        Takes a `TermSearch` and returns the fitted attributes of the estimator, a dict.
-    candidates : list of tuples of ints
-        The first terms. Their features may have pairs and steps, even if their effect is dropped.
-    scores : dict
-        `PairScore` by pair.
-    dropped : list of tuples of ints
-        Terms that were removed.
-    curve : list of float
-        The objective after each round.
-    """
-
-    run: Run
-    ascent: AdditiveAscent
-    state: AdditiveState
-    make_ascent: Callable
-    make_sparse: Callable | None
+    problem: Problem
+    ascent: AdditiveAscent  # the stage with the current terms
+    state: AdditiveState  # of that stage
+    ascents: Ascents  # from which further stages are made
+    rows: WeightedDataset  # rows to learn from
+    # Candidate kernels of pairs. The first is used unless another has clearly more evidence.
     kernels: list
-    exact: bool
-    given: list
-    kept: list
-    most: float
-    finer: Callable
-    with_steps: Callable | None
-    max_iter: int
-    min_gain: float
-    random_state: object
-    attributes: Callable
+    exact: bool  # whether the fit ends without inducing points
+    may_have_points: bool  # whether an exact fit ends with inducing points where they lose little
+    given: list  # pairs that the user listed
+    kept: list  # terms that the user listed, which are not dropped
+    most: float  # maximum number of other pairs, maybe infinity
+    steps: bool  # whether features may have steps
+    max_iter: int  # maximum number of rounds in a stage
+    min_gain: float  # that a term needs to be kept, in nats; 0 keeps all
+    # The first terms. Their features may have pairs and steps, even if their effect is dropped.
     candidates: list = field(default_factory=list)
-    scores: dict = field(default_factory=dict)
-    dropped: list = field(default_factory=list)
-    curve: list = field(default_factory=list)
+    scores: dict = field(default_factory=dict)  # `PairScore` by pair
+    dropped: list = field(default_factory=list)  # terms that were removed
+    curve: list = field(default_factory=list)  # the objective after each round
 
     def fit(self):
         """Run all stages: learn effects, find pairs, prune, and refine the grids of pairs."""
@@ -139,8 +97,12 @@ class TermSearch:
 
     def _run(self, name, stage, max_iter, **options):
         """Run a stage at the current state, and extend the curve."""
-        options["attributes"] = lambda state: self.attributes(replace(self, state=state))
-        self.curve += self.run.run(name, stage, self.state, max_iter, **options)
+
+        def evaluate(state):
+            search = replace(self, state=state)
+            return [search.latents()], [(self.problem.rows, search)]
+
+        self.curve += self.problem.run_stage(name, stage, self.state, max_iter, evaluate, **options)
 
     def find_effects(self):
         """Learn the effects that the user listed and those that the score test finds.
@@ -188,7 +150,7 @@ class TermSearch:
                 return
             basis = self.ascent.basis
             self._add(self.given + found, "all rows")
-            if not (self.make_sparse and self._keep_points(basis)):
+            if not (self.may_have_points and self._keep_points(basis)):
                 self.learn("all rows")
         most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
         tried = set()
@@ -211,12 +173,7 @@ class TermSearch:
                     break
 
     def _try(self, pairs):
-        """Add pairs, and keep those that gain a share of what they need in a few rounds.
-
-        Returns
-        -------
-        kept : list of tuples of ints
-        """
+        """Add pairs; keep and return those that gain a share of what they need in a few rounds."""
         if not pairs:
             return []
         before = self.ascent, self.state
@@ -240,14 +197,14 @@ class TermSearch:
         The model without them remains if its ELBO is higher. Sums of smooth effects may end at a
         lower optimum beside steps, and would stay there after steps of small gain are dropped.
         """
-        if self.with_steps is None:
+        if not self.steps:
             return
         p_values = step_p_values(self.ascent.basis, self.candidates, *self._residuals())
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
             smooth = self.ascent, self.state
-            self._begin(self.with_steps(self.ascent.basis, sorted(found)))
+            self._begin(self.ascents.grids.with_steps(self.ascent.basis, sorted(found), self.rows))
             self.learn("steps")
             if self.state.elbo < smooth[1].elbo:
                 self.ascent, self.state = smooth
@@ -269,7 +226,7 @@ class TermSearch:
 
         Between them are derivatives of the log densities, and precisions, of one observation.
         """
-        rows = self.ascent.tested_rows(self.random_state)
+        rows = self.ascent.tested_rows(self.problem.random_state)
         X, residuals, precisions = self.ascent.residuals(self.state, rows)
         counts = rows.observations.double()
         return X, residuals / counts[:, None], precisions / counts[:, None], counts
@@ -283,14 +240,14 @@ class TermSearch:
         n_of_pairs = len(self.ascent.basis.pairs) * basis.n_inducing_pair**2
         if not smooth or basis.n_weights + n_of_pairs > self.ascent.rows.n_rows:
             return False
-        exact, curve = (self.ascent, self.state, self.make_ascent), list(self.curve)
-        evidence, self.make_ascent = self.ascent.elbo(self.state), self.make_sparse
+        exact, curve = (self.ascent, self.state), list(self.curve)
+        evidence, self.exact = self.ascent.elbo(self.state), False
         self._begin(replace(basis, terms=self.ascent.basis.terms, pair_kernel=smooth[0]))
         self.learn("inducing points")
         if self.state.elbo < evidence - DEFAULTS.points_loss:
-            (self.ascent, self.state, self.make_ascent), self.curve = exact, curve
+            (self.ascent, self.state), self.curve, self.exact = exact, curve, True
             return False
-        self.exact, self.kernels = False, smooth
+        self.kernels = smooth
         if self.most == math.inf:
             self.most = DEFAULTS.pairs
         return True
@@ -364,12 +321,52 @@ class TermSearch:
         return math.log(d) + DEFAULTS.joint_gain * math.sqrt(c) * k + length * min(d / n, 1)
 
     def _drop_each(self, required=None):
-        """Drop terms that gain too little one by one; return them.
+        """Drop and return terms while one adds too little to the ELBO, or there are too many pairs.
 
-        ``required`` takes a term and returns the gain it needs; None is `_required_gain`.
+        ``required`` takes a term and returns the gain it needs, in nats, where -inf keeps the term
+        in any case. None is `_required_gain`.
+
+        The poorer half of the terms that add too little is removed at once, if it adds less
+        together than the sum of what its terms need; otherwise half of that half, and so on. The
+        gains of the other terms are then computed anew, unless they exceed what they need by more
+        than that sum.
         """
-        most = len(self.given) + self.most
-        return self.ascent.prune(self.state, required or self._required_gain, most, self.kept)
+        ascent, state, required = self.ascent, self.state, required or self._required_gain
+        dropped, doubtful = [], ascent.basis.terms
+        while True:
+            pairs = ascent.basis.pairs
+            excess = len(pairs) - len(self.given) - self.most
+            needed = {term: required(term) for term in doubtful}
+            if excess > 0:
+                tested = [pair for pair in pairs if pair not in self.kept]
+            else:
+                tested = [term for term in doubtful if needed[term] > -math.inf]
+            if not tested:
+                return dropped
+            gained = dict(zip(tested, ascent.gains(state, tested), strict=True))
+            if excess > 0:
+                going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
+            else:
+                surplus = {term: gain - needed[term] for term, gain in gained.items()}
+                going = self._poor(surplus, needed)
+                lost = sum(needed[term] for term in going)
+                doubtful = [term for term in tested if surplus[term] <= lost]
+            if not going:
+                return dropped
+            ascent.drop(state, going)
+            ascent.learn_noise(state)
+            doubtful = [term for term in doubtful if term not in going]
+            dropped += going
+
+    def _poor(self, surplus, needed):
+        """Return terms of negative surplus that may be dropped together, a list."""
+        poor = sorted((term for term in surplus if surplus[term] < 0), key=surplus.get)
+        going = poor[: (len(poor) + 1) // 2]
+        while len(going) > 1:
+            if self.ascent.joint_gain(self.state, going) < sum(needed[term] for term in going):
+                break
+            going = going[: len(going) // 2]
+        return going
 
     def _learn_without(self, dropped):
         self.dropped += dropped
@@ -395,25 +392,30 @@ class TermSearch:
 
         Finer grids of some pairs may explain what other terms did, which are then dropped.
         """
-        while (
-            not self.exact
-            and (basis := self.finer(self.ascent.basis, self.state.length)) is not None
-        ):
+        while not self.exact:
+            basis = self.ascents.grids.finer(self.ascent.basis, self.state.length, self.rows)
+            if basis is None:
+                return
             coarse = self.ascent, self.state
             self._begin(basis)
             self.learn(f"interactions on {basis.n_inducing_pair} points")
             gain = self.state.objective - coarse[1].objective
             if gain < self.ascent.tol * self.ascent.rows.tolerance_scale:
                 self.ascent, self.state = coarse
-                break
+                return
             self._learn_without(self._drop_each())
 
-    def reweight(self, make_ascent):
-        """Find the posterior under other row weights, with fixed hyperparameters."""
-        self.make_ascent = make_ascent
+    def reweight(self):
+        """Find the posterior under the weights of the problem, with fixed hyperparameters."""
+        self.rows = self.problem.rows
         self._begin(self.ascent.basis)
         self.state = self.ascent.held(self.state)
         self.learn("posterior")
+
+    def make_ascent(self, basis):
+        """Return the stage of a basis."""
+        make = self.ascents.exact if self.exact else self.ascents.sparse
+        return make(basis, self.rows)
 
     def _begin(self, basis):
         """Start the stage of a basis from the current hyperparameters and latents."""
@@ -468,6 +470,7 @@ class TermSearch:
         if len(term) == 2:
             chance *= len(ascent.basis.pairs) / len(self.scores)
         else:
-            has_steps = ascent.basis.features[term[0]].edges
-            chance /= self._n_columns if has_steps else len(ascent.basis.masses)
+            features = ascent.basis.features
+            n_masses = sum(feature.is_mass for feature in features)
+            chance /= n_masses if features[term[0]].is_mass else self._n_columns
         return max(self.min_gain, -math.log(chance))

@@ -9,18 +9,10 @@ from ._defaults import DEFAULTS
 def constrained_moments(mean, cov, constraints):
     """Return the mean (p,) and covariance (p, p) of Gaussian weights under linear constraints.
 
-    The mean is the weights of highest density that satisfy the constraints. The covariance is that
-    of projected draws: each is replaced by the closest weights that do.
+    The mean is the weights of highest density that satisfy the constraints: products with
+    ``constraints`` (k, p) must not be negative. The covariance is that of projected draws: each is
+    replaced by the closest weights that do.
 
-    Parameters
-    ----------
-    mean : ndarray of shape (p,)
-    cov : ndarray of shape (p, p)
-    constraints : ndarray of shape (k, p)
-        Products with weights that must not be negative.
-
-    Notes
-    -----
     Source: Lin and Dunson (2014). Departs from the source: distances are in the metric of the
     posterior precision, in which the projection of the mean is never farther from weights that
     satisfy the constraints than the mean is. The mean of a truncated Gaussian can be much farther.
@@ -40,8 +32,6 @@ def constrained_moments(mean, cov, constraints):
 def projected(normals, offsets, x):
     """Return the vector closest to x (p,) with ``normals @ vector + offsets >= 0``.
 
-    Notes
-    -----
     Source: Lawson and Hanson (1974), least distance programming.
     """
     least = -(offsets + normals @ x)

@@ -25,31 +25,18 @@ _MOVED = *_SITES, "length", "variance", "noise"
 
 @dataclass(kw_only=True)
 class SiteState(AdditiveState):
-    """State of an additive model whose rows have Gaussian sites.
+    """State of an additive model whose rows have Gaussian sites."""
 
-    Attributes
-    ----------
-    gram : Tensor of shape (c, r, r)
-        Sums of the sites' precisions over the columns. In `RowSiteAscent`, the precision of each
-        row's site, (c, n).
-    cross : Tensor of shape (c, r)
-        Sums of the sites' linear terms; likewise (c, n).
-    generator : Tensor
-        State of the generator of minibatches.
-    n_steps : int
-        Number of natural-gradient steps so far, see `SiteAscent.init`.
-    share : float
-        Fraction of the likelihood's step size that is taken. It halves when the objective falls,
-        and doubles, up to one, when it rises.
-    before : dict
-        Tensors that the last move from all rows changed, as they were before it, by name.
-    """
-
+    # (c, r, r), (c, r): sums of the sites' precisions and linear terms over the columns. In
+    # `RowSiteAscent`, those of each row's site, (c, n).
     gram: torch.Tensor
     cross: torch.Tensor
-    generator: torch.Tensor
-    n_steps: int = 0
+    generator: torch.Tensor  # state of the generator of minibatches
+    n_steps: int = 0  # natural-gradient steps so far, see `SiteAscent.init`
+    # Fraction of the likelihood's step size that is taken. It halves when the objective falls, and
+    # doubles, up to one, when it rises.
     share: float = 1.0
+    # Tensors that the last move from all rows changed, as they were before it, by name
     before: dict = field(default_factory=dict)
 
 
@@ -57,17 +44,8 @@ class SiteAscent(AdditiveAscent):
     """Other likelihoods: natural-gradient steps on the summed Gaussian sites of the rows.
 
     Gaussian noise with a known part has it too, since its sites depend on the learned part. Its
-    states are `SiteState`.
+    states are `SiteState`. With a ``batch_size`` of None, a pass is one step, from all rows.
 
-    Parameters
-    ----------
-    sites : LikelihoodSites
-    batch_size : int or None
-        Rows in a minibatch. None takes one step a pass, from all rows.
-    generator : torch.Generator
-
-    Notes
-    -----
     Source: Khan and Lin (2017), conjugate-computation variational inference. Hyperparameters
     maximize the collapsed bound given fixed sites. Once the sites have converged, its gradient is
     that of the ELBO.
@@ -81,9 +59,15 @@ class SiteAscent(AdditiveAscent):
         self._sites, self._batch_size, self._generator = sites, batch_size, generator
         self.learns_scale = "noise" in self.learned and len(sites.parameters()) > 0
         self.n_means = sites.groups[0].stop
-        # Noise that varies has a constant of its own.
-        self._moves_noise = self.learns_scale and sites.latents_per_output == 1
         self.learned = tuple(name for name in self.learned if name != "noise")
+
+    @property
+    def _moves_noise(self):
+        """True if steps on the likelihood's parameters are taken.
+
+        Noise that varies has a constant of its own.
+        """
+        return self.learns_scale and self._sites.latents_per_output == 1 and not self._held
 
     def _noise(self, state, k):
         return state.length.new_zeros(())
@@ -160,24 +144,17 @@ class SiteAscent(AdditiveAscent):
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
-        self.learned, self._earlier, self._held = (), earlier, True
-        self._moves_noise = False
+        state = super().init_update(length, variance, noise, earlier)
         gram, cross = self._no_sites(len(earlier))
-        return SiteState(
-            length=length,
-            variance=variance,
-            noise=noise,
-            gram=gram,
-            cross=cross,
-            generator=self._generator.get_state(),
-        )
+        sites = {"gram": gram, "cross": cross, "generator": self._generator.get_state()}
+        return SiteState(**state.as_dict(), **sites)
 
     def held(self, state):
         """Return the state from which `step` finds the posterior, with the hyperparameters held.
 
         Its sites are those that `init` has computed at the latents of an earlier stage.
         """
-        self.learned, self._held, self._moves_noise = (), True, False
+        self.learned, self._held = (), True
         return state
 
     def _level(self, noise):

@@ -20,33 +20,20 @@ ROUGH = "matern12"  # kernel of pairs, without inducing points only
 
 @dataclass(frozen=True)
 class TermNames:
-    """Names of terms and length scales.
+    """Names of terms and length scales."""
 
-    Attributes
-    ----------
-    features : ndarray
-        Names of the columns, if all are strings; else empty.
-    masses : dict
-        Column and value of each point mass, see `AdditiveBasis.masses`.
-    steps : dict
-        Column of the steps of a feature, see `AdditiveBasis.steps`.
-    """
-
-    features: Sequence
-    masses: dict = field(default_factory=dict)
-    steps: dict = field(default_factory=dict)
+    columns: Sequence  # their names if all are strings, else empty
+    features: Sequence = ()  # the `Feature` of each column, point mass and steps of a fit
 
     def term(self, term):
         """Return the name of a term: its feature, "a & b", "a = 0" or "steps of a"."""
         return " & ".join(map(self._feature, term))
 
     def _feature(self, j):
-        if j in self.masses:
-            column, value = self.masses[j]
-            return f"{self._feature(column)} = {value:.6g}"
-        if j in self.steps:
-            return f"steps of {self._feature(self.steps[j])}"
-        return str(self.features[j]) if len(self.features) else f"x{j}"
+        if self.features and (own := self.features[j]).column is not None:
+            column = self._feature(own.column)
+            return f"{column} = {own.value:.6g}" if own.is_mass else f"steps of {column}"
+        return str(self.columns[j]) if len(self.columns) else f"x{j}"
 
     def length_scale(self, axis, j):
         """Return the name of a length scale, given its key of `AdditiveBasis.start`."""
@@ -59,18 +46,9 @@ class TermNames:
     def requested(self, terms, is_category, monotonic_cst=None, convex_cst=None):
         """Return the `RequestedTerms` of the parameters of an estimator.
 
-        Parameters
-        ----------
-        terms : list or None
-        is_category : ndarray of shape (d,), bool
-        monotonic_cst, convex_cst : array-like, dict or None
-
-        Raises
-        ------
-        ValueError
-            If an entry is not a feature, a pair or a feature with a kind that fits it, if features
-            or pairs are named twice, if a column has the name of a term of other columns, or if a
-            constraint is for no effect that can have it.
+        A ValueError is raised if an entry is not a feature, a pair or a feature with a kind that
+        fits it, if features or pairs are named twice, if a column has the name of a term of other
+        columns, or if a constraint is for no effect that can have it.
         """
         self._check_distinct()
         found = self._requested(terms, is_category)
@@ -98,7 +76,7 @@ class TermNames:
 
     def _check_distinct(self):
         """Raise ValueError if a column has the name that a term of other columns would have."""
-        names = set(map(str, self.features))
+        names = set(map(str, self.columns))
         for name in names:
             parts = [{name.removeprefix("steps of ")}, {re.sub(r" = [-+.e\d]+$", "", name)}]
             parts += [{name[: at.start()], name[at.end() :]} for at in re.finditer(" & ", name)]
@@ -113,7 +91,7 @@ class TermNames:
         if requested is None:
             return {}
         if isinstance(requested, dict):
-            numbers = {name: j for j, name in enumerate(self.features)}
+            numbers = {name: j for j, name in enumerate(self.columns)}
             signs = {numbers.get(name, name): sign for name, sign in requested.items()}
         else:
             array = np.asarray(requested)
@@ -160,7 +138,7 @@ class TermNames:
 
         A column that has the name of a kind counts as a column.
         """
-        names = {name: j for j, name in enumerate(self.features)}
+        names = {name: j for j, name in enumerate(self.columns)}
 
         def column(part):
             if isinstance(part, str):
@@ -188,28 +166,14 @@ class TermNames:
 
 @dataclass
 class RequestedTerms:
-    """Terms that a user requested.
+    """Terms that a user requested."""
 
-    Attributes
-    ----------
-    singles : list of int
-        Features that have an effect of their own.
-    searched : bool
-        Whether other terms, such as pairs, may be found: the list has an Ellipsis, or is None.
-    kept : list of tuples of ints
-        Terms that are kept whatever their gain.
-    kinds : dict
-        Kinds of effects, (name, period or None), by feature.
-    monotonic : dict
-        1 or -1 by each feature whose effect must not decrease, or increase.
-    convex : dict
-        1 or -1 by each feature whose effect must be convex, or concave.
-    """
-
-    singles: list
+    singles: list  # features that have an effect of their own
+    # Whether other terms, such as pairs, may be found: the list has an Ellipsis, or is None
     searched: bool
-    kept: list = field(default_factory=list)
-    kinds: dict = field(default_factory=dict)
+    kept: list = field(default_factory=list)  # terms that are kept whatever their gain
+    kinds: dict = field(default_factory=dict)  # (name, period or None) of effects, by feature
+    # 1 by each feature whose effect must not decrease, or must be convex; -1 for the reverse
     monotonic: dict = field(default_factory=dict)
     convex: dict = field(default_factory=dict)
 
@@ -231,12 +195,7 @@ class RequestedTerms:
     def most_pairs(self, interactions, exact):
         """Return how many pairs may be found besides those listed.
 
-        Parameters
-        ----------
-        interactions : "auto", int or None
-            Parameter of an estimator.
-        exact : bool
-            Whether the fit has no inducing points; "auto" then allows any number of pairs.
+        Without inducing points, "auto" allows any number.
         """
         if interactions == "auto":
             return (math.inf if exact else DEFAULTS.pairs) if self.searched else 0
@@ -268,20 +227,19 @@ def of_features(terms, importances, n_features):
     return found
 
 
-def pair_kernels(requested, kernel, exact):
-    """Return the candidate kernels of pairs, among which the evidence decides."""
-    if requested is not None:
-        return [requested]
-    return [ROUGH, kernel] if exact else [kernel]
+def pair_kernels(requested, kernel, has_pairs, exact):
+    """Return the candidate kernels of pairs, among which the evidence decides.
 
-
-def check_rough_pairs(requested, has_pairs, exact):
-    """Raise ValueError if the user's kernel of pairs is too rough for inducing points."""
+    A ValueError is raised if the user's is too rough for the inducing points of a fit with pairs.
+    """
+    if requested is None:
+        return [ROUGH, kernel] if exact else [kernel]
     if requested == ROUGH and has_pairs and not exact:
         raise ValueError(
             "kernel_interaction='matern12' is too rough for inducing points, which this fit "
             "has. Set sparse=False, or choose another kernel."
         )
+    return [requested]
 
 
 def _is_integer(value):

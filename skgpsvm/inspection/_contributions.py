@@ -202,12 +202,12 @@ def _names(estimator, X):
     found = []
     for term, columns in zip(basis.terms, estimator.terms_, strict=True):
         own = ", ".join(f"{names[j]} = {value(j)}" for j in columns)
-        if term[0] in basis.masses:
-            mass = basis.masses[term[0]][1]
-            sign = "=" if column(X, columns[0])[0] == mass else "\N{NOT EQUAL TO}"
-            own = f"{names[columns[0]]} {sign} {mass:.6g}"
+        first = basis.features[term[0]]
+        if first.is_mass:
+            sign = "=" if column(X, columns[0])[0] == first.value else "\N{NOT EQUAL TO}"
+            own = f"{names[columns[0]]} {sign} {first.value:.6g}"
             own = f"point mass at {own}" if sign == "=" else own
-        found.append(f"steps at {own}" if term[0] in basis.steps else own)
+        found.append(f"steps at {own}" if first.edges else own)
     return found
 
 

@@ -93,8 +93,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     shares = estimator._shares_in(own)
     places, basis = _chosen(estimator, features, names, shares), estimator._latents[0].basis
     terms = {place: basis.terms[place] for place in places}
-    derived = basis.masses | basis.steps
-    used = sorted({j for term in terms.values() for j in term} - derived.keys())
+    used = sorted({j for term in terms.values() for j in term if basis.features[j].column is None})
     sentinels = {j: basis.features[j].sentinels for j in used}
     axes = {j: _axis(estimator, j, j, X, n_points) for j in used}
     d = estimator.n_features_in_
@@ -107,7 +106,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
     for place in places:
-        term = terms[place]
+        term, first = terms[place], basis.features[terms[place][0]]
         grids = [axes[j] for j in term if j in axes]
         missing, rug, support = None, grids[0].rug if grids else None, None
         if len(term) == 2:
@@ -138,7 +137,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
                 support=support,
                 missing=missing,
                 sentinels=tuple(sentinels.get(j, ()) for j in term),
-                point_mass=basis.masses[term[0]][1] if term[0] in basis.masses else None,
+                point_mass=first.value if first.is_mass else None,
             )
         )
     return found
@@ -185,18 +184,17 @@ def _axis(estimator, i, j, X, n_points):
 
     Numbers are over the range of rows X, or of the fit.
     """
-    basis, levels = estimator._latents[0].basis, level_names(estimator)
-    name, feature = feature_names(estimator)[j], basis.features[j]
+    features, levels = estimator._latents[0].basis.features, level_names(estimator)
+    name, derived, feature = feature_names(estimator)[j], features[i], features[j]
 
     def numbers(units):
         return feature.inverse(torch.as_tensor(units, dtype=torch.float64)).numpy()
 
-    if i in basis.masses:
-        value = basis.masses[i][1]
-        labels = np.array(["other", f"{value:.6g}"])
-        return _Axis(name, np.array([np.nan, value]), labels, categorical=True)
-    if i in basis.steps:  # both ends of all bins
-        edges, (low, high) = numbers(basis.features[i].edges), numbers([0.0, 1.0])
+    if derived.is_mass:
+        labels = np.array(["other", f"{derived.value:.6g}"])
+        return _Axis(name, np.array([np.nan, derived.value]), labels, categorical=True)
+    if derived.edges:  # both ends of all bins
+        edges, (low, high) = numbers(derived.edges), numbers([0.0, 1.0])
         gap = 1e-9 * (high - low)
         grid = np.r_[low, np.stack([edges - gap, edges + gap], 1).ravel(), high]
         return _Axis(name, grid, grid)
