@@ -163,10 +163,9 @@ class TorchKernel(ABC):
 
     Notes
     -----
-    `theta` is always the full vector of the kernel given to `torch_kernel`, the logarithms of its
-    free hyperparameters, of any float dtype; the hyperparameters take the dtype and the device of
-    `X`. Everything is differentiable in `X` (n, d), `Z` and `theta`; at coinciding points the
-    gradient of a distance is zero.
+    `theta` is always the full vector of the kernel given to `torch_kernel`, of any float dtype;
+    the hyperparameters take the dtype and the device of `X`. Everything is differentiable in `X`,
+    `Z` and `theta`; at coinciding points the gradient of a distance is zero.
 
     Source: the contract of scikit-learn's ``Kernel``, with `theta` as an argument.
     """
@@ -199,20 +198,40 @@ class TorchKernel(ABC):
 
     @abstractmethod
     def diag(self, X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
-        """Return the prior variance (n,) of each row of X (n, d).
+        """Return the prior variance of each row.
 
-        It is the diagonal of ``kernel(X)`` of the scikit-learn kernel.
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            Rows.
+        theta : Tensor of shape (n_dims,)
+            Logarithms of the hyperparameters of the whole kernel.
+
+        Returns
+        -------
+        variance : Tensor of shape (n,)
+            Equal to the diagonal of ``kernel(X)`` of the scikit-learn kernel.
         """
 
     def vjp(
         self, X: torch.Tensor, Z: torch.Tensor, theta: torch.Tensor, points: bool = True
     ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
-        """Return the cross-covariance (n, m), not to be overwritten, and its derivatives.
+        """Return the cross-covariance and its vector-Jacobian product.
 
-        The latter are a callable, which takes derivatives (n, m) of a scalar in the
-        cross-covariance. It returns those in theta and in Z with X held, new tensors in the dtypes
-        of theta and Z. Without ``points``, derivatives in Z are not wanted; they may be zero, of
-        shape ().
+        Parameters
+        ----------
+        X, Z, theta : Tensor
+            As of ``__call__``.
+        points : bool, default=True
+            Whether derivatives in Z are wanted. Otherwise they may be zero, of shape ().
+
+        Returns
+        -------
+        K : Tensor of shape (n, m)
+            Not to be overwritten.
+        pull_back : callable
+            Takes derivatives (n, m) of a scalar in K, and returns those in theta and in Z with X
+            held. They are new tensors, in the dtypes of theta and Z.
         """
         theta, Z = theta.detach().requires_grad_(), Z.detach().requires_grad_(points)
         with torch.enable_grad():
@@ -235,17 +254,40 @@ class TorchKernel(ABC):
         return gradients(variances, adjoint, theta)[0]
 
     def value(self, name: str, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        """Return the value () or (n_elements,) of a hyperparameter, fixed or taken from `theta`.
+        """Return the value of a hyperparameter, fixed or taken from `theta`.
 
-        The name is that in the scikit-learn kernel. The value itself, not its logarithm, has the
-        dtype and the device of X. It is not to be overwritten.
+        Parameters
+        ----------
+        name : str
+            Its name in the scikit-learn kernel.
+        theta : Tensor of shape (n_dims,)
+            Logarithms of the hyperparameters of the whole kernel.
+        X : Tensor
+            Gives the dtype and the device.
+
+        Returns
+        -------
+        value : Tensor of shape () or (n_elements,)
+            The value itself, not its logarithm; not to be overwritten.
         """
         if name in self._fixed:
             return to_device(self._fixed[name], X.device, X.dtype)
         return theta[self._position[name]].exp().to(X)
 
     def per_feature(self, name: str, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        """Return the `value` () or (d,) of a hyperparameter: one number, or one per column of `X`.
+        """Return the value of a hyperparameter that is one number, or one per column of `X`.
+
+        Parameters
+        ----------
+        name, theta : str, Tensor of shape (n_dims,)
+            As in `value`.
+        X : Tensor of shape (n, d)
+            Rows.
+
+        Returns
+        -------
+        value : Tensor of shape () or (d,)
+            As in `value`.
 
         Raises
         ------
@@ -257,16 +299,34 @@ class TorchKernel(ABC):
         return value
 
     def n_exact_features(self, d: int) -> int | None:
-        """Return the size of an exact finite feature map, if X has d columns.
+        """Return the size of an exact finite feature map.
 
-        It is None if the kernel has no such map, or none is known.
+        Parameters
+        ----------
+        d : int
+            Number of columns of X.
+
+        Returns
+        -------
+        size : int or None
+            None if the kernel has no such map (or none is known).
         """
         return None
 
     def exact_features(self, X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
-        """Return exact finite features F (n, k), such that ``k(X, Z) = F(X) F(Z)^T``.
+        """Return exact finite features F, such that ``k(X, Z) = F(X) F(Z)^T``.
 
-        Their number k is that of `n_exact_features`.
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            Rows.
+        theta : Tensor of shape (n_dims,)
+            Logarithms of the hyperparameters of the whole kernel.
+
+        Returns
+        -------
+        features : Tensor of shape (n, n_exact_features(d))
+            The features of each row.
 
         Raises
         ------
@@ -278,9 +338,12 @@ class TorchKernel(ABC):
     def spectra(self) -> list[tuple[Callable, Callable, float]]:
         """Return the spectral densities of the terms, for random Fourier features.
 
-        Each is a tuple of the functions ``(theta, X)`` that give its variance, a tensor (), and its
-        length scales, (d,) or (); and of the degrees of freedom of Student's t-distribution that
-        its frequencies have in units of their inverses, infinite for the normal one.
+        Returns
+        -------
+        terms : list of tuple
+            Of each term the functions ``(theta, X)`` that give its variance, a tensor (), and its
+            length scales, (d,) or (); and the degrees of freedom of Student's t-distribution that
+            its frequencies have in units of their inverses, infinite for the normal one.
 
         Raises
         ------

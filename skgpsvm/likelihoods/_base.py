@@ -24,8 +24,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
     All methods take one row per entry of the axis ``b`` and never mix rows.
 
     * ``f``, ``mean``, ``var`` have shape (..., b, c): latent values, or the means and variances of
-      independent Gaussian latent values. Variances may be zero. Leading axes, for example of
-      samples, broadcast.
+      independent Gaussian latent values. Leading axes, for example of samples, broadcast.
     * ``y`` holds int64 codes 0, ..., n_classes - 1 of shape (b,) for classifiers, and floats of
       shape (b, c), one for each latent function, for regressors. Codes are not checked. `Gaussian`
       also takes (b, c, 2): pairs of an observation and the known variance of its noise.
@@ -59,9 +58,17 @@ class Likelihood(torch.nn.Module, abc.ABC):
     _replaced: Mapping[str, Tensor] = MappingProxyType({})
 
     def at(self, parameters: Tensor) -> Likelihood:
-        """Return the same likelihood with other parameters, or this one if it has none.
+        """Return the same likelihood with other parameters.
 
-        The parameters (k,) are logarithms, in the order of ``self.parameters()``; differentiable.
+        Parameters
+        ----------
+        parameters : Tensor of shape (k,)
+            Logarithms, in the order of ``self.parameters()``; differentiable.
+
+        Returns
+        -------
+        likelihood : Likelihood
+            It shares everything else with this one; without parameters, it is this one.
         """
         before = dict(self.named_parameters()) or self._replaced
         if not before:
@@ -77,13 +84,36 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """Return the log density of observations given latent values, (..., b).
+        """Return the log density of observations given latent values.
 
-        It is in nats, summed over the columns of ``y``.
+        Parameters
+        ----------
+        y : Tensor of shape (b,) or (b, t)
+            Class codes or targets.
+        f : Tensor of shape (..., b, c)
+            Latent values.
+
+        Returns
+        -------
+        log_prob : Tensor of shape (..., b)
+            In nats, summed over the columns of `y`.
         """
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        """Return the expectation of `log_prob` over Gaussian latent values, (..., b)."""
+        """Return the expectation of `log_prob` over independent Gaussian latent values.
+
+        Parameters
+        ----------
+        y : Tensor of shape (b,) or (b, t)
+            Class codes or targets.
+        mean, var : Tensor of shape (..., b, c)
+            Moments of the latent values; variances may be zero.
+
+        Returns
+        -------
+        expected_log_prob : Tensor of shape (..., b)
+            In nats.
+        """
         return expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
     def _rule(self):
@@ -93,11 +123,24 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
     @torch.enable_grad()
     def expected_terms(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `expected_log_prob` (b,) and the expected derivatives of `log_prob`.
+        """Return `expected_log_prob` and the expected derivatives of `log_prob`.
 
-        The first and second derivatives (b, c) in each latent value are the derivatives of
-        `expected_log_prob` in the mean, and twice those in the variance. The default takes them by
-        automatic differentiation; closed forms override it.
+        The default takes them by automatic differentiation; closed forms override it.
+
+        Parameters
+        ----------
+        y : Tensor of shape (b,) or (b, t)
+            Class codes or targets.
+        mean, var : Tensor of shape (b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        expected_log_prob : Tensor of shape (b,)
+            In nats.
+        first, second : Tensor of shape (b, c)
+            Expected first and second derivatives in each latent value. They are the derivatives of
+            `expected_log_prob` in the mean, and twice those in the variance.
         """
         mean, var = mean.detach().requires_grad_(), var.detach().requires_grad_()
         value = self.expected_log_prob(y, mean, var)
@@ -105,13 +148,33 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return value.detach(), first, 2 * half
 
     def expected_derivatives(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the expected derivatives of `log_prob`: the last two of `expected_terms`."""
+        """Return the expected derivatives of `log_prob`: the last two of `expected_terms`.
+
+        Parameters
+        ----------
+        y, mean, var : Tensor
+            As of `expected_terms`.
+
+        Returns
+        -------
+        first, second : Tensor of shape (b, c)
+        """
         return self.expected_terms(y, mean, var)[1:]
 
     def log_marginal(self, y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        """Return ``log E[exp(log_prob(y, f))]``, the log expected density of f ~ N(mean, var).
+        """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
 
-        It is in nats, (..., b).
+        Parameters
+        ----------
+        y : Tensor of shape (b,) or (b, t)
+            Class codes or targets.
+        mean, var : Tensor of shape (..., b, c)
+            Moments of the latent values; variances may be zero.
+
+        Returns
+        -------
+        log_marginal : Tensor of shape (..., b)
+            In nats.
         """
         return log_expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
@@ -119,8 +182,16 @@ class Likelihood(torch.nn.Module, abc.ABC):
     def predict(self, mean: Tensor, var: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return the predictive distribution of a new observation.
 
-        It is class probabilities (b, n_classes), whose rows sum to one; or the mean and the
-        variance of the observation, noise included, (b, t) each.
+        Parameters
+        ----------
+        mean, var : Tensor of shape (b, c)
+            Moments of the latent values; variances may be zero.
+
+        Returns
+        -------
+        prediction : Tensor of shape (b, n_classes) or tuple of two tensors of shape (b, t)
+            Class probabilities, whose rows sum to one; or the mean and the variance of the
+            observation, noise included.
         """
 
 

@@ -130,9 +130,17 @@ class Softmax(Likelihood):
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
 
     def expected_hessian(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Return the expected second derivatives of `log_prob` in all latent values, (b, c, c).
+        """Return the expected second derivatives of `log_prob` in all latent values.
 
-        They are negative semidefinite.
+        Parameters
+        ----------
+        mean, var : Tensor of shape (b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        hessian : Tensor of shape (b, c, c)
+            Negative semidefinite.
         """
 
         def second(f):
@@ -220,9 +228,19 @@ class _Hinge(Likelihood):
 
     @abc.abstractmethod
     def violation_moments(self, y: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and variance of the margin violation, (..., b) each.
+        """Return the mean and variance of the margin violation.
 
-        With the violation, `log_prob` is ``-2 max(violation, 0)``.
+        Parameters
+        ----------
+        y : Tensor of shape (b,)
+            Class codes.
+        mean, var : Tensor of shape (..., b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        mean_b, var_b : Tensor of shape (..., b)
+            Moments of the violation by which `log_prob` is ``-2 max(violation, 0)``.
         """
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
@@ -281,7 +299,19 @@ class MulticlassHinge(_Hinge):
 
     @torch.no_grad()
     def contrast_class(self, y: Tensor, mean: Tensor) -> Tensor:
-        """Return the code (..., b) of the wrong class that each row is compared with.
+        """Return the code of the wrong class that each row is compared with.
+
+        Parameters
+        ----------
+        y : Tensor of shape (b,)
+            Class codes.
+        mean : Tensor of shape (..., b, c)
+            Means of the latent values, c >= 2.
+
+        Returns
+        -------
+        t : Tensor of shape (..., b), int64
+            Never equal to `y`.
 
         Raises
         ------

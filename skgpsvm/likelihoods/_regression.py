@@ -158,7 +158,17 @@ class Heteroscedastic(Likelihood):
         return f, v + self.noise_variance(mean, var)
 
     def noise_variance(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Return the expected noise variance, (b, t)."""
+        """Return the expected noise variance.
+
+        Parameters
+        ----------
+        mean, var : Tensor of shape (b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        noise_variance : Tensor of shape (b, t)
+        """
         (_, g), (_, nu) = mean.chunk(2, -1), var.chunk(2, -1)
         return (g + self.log_noise_var + 0.5 * nu).exp()
 
