@@ -76,3 +76,11 @@ def dense_blocks(X):
 def squared_norms(X, factors):
     """Return weighted squared norms (n,) of sparse rows, given factors of features, () or (d,)."""
     return X.square() @ factors.expand(X.shape[1])
+
+
+def inner_products(X):
+    """Return the inner products (n, n) of the rows of a tensor, dense or sparse."""
+    if not X.is_sparse:
+        return X @ X.T
+    rows = array_of(X).matrix  # torch has such products in beta state
+    return torch.from_numpy((rows @ rows.T).toarray()).to(X.device)

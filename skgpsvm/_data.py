@@ -184,6 +184,12 @@ class WeightedDataset:
         """Return these rows with weights that are scaled to a mean of one."""
         return self._scaled(self.n_rows / self.total_weight)
 
+    def with_inputs(self, X):
+        """Return these rows with other X, a tensor (n, k) of their dtype, on their device."""
+        part = copy(self)
+        part.X, part._kept = X, None
+        return part
+
     def _scaled(self, factors):
         """Return these rows with weights multiplied by factors, of as many `observations`."""
         part = copy(self)

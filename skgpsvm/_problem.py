@@ -62,6 +62,11 @@ class Problem:
         return self.fit_scaler()
 
     @property
+    def is_isotropic(self) -> bool:
+        """True if all features have one unit, as of sparse X; default kernels have one length."""
+        return len(self.scaler.scale_) < self.rows.X.shape[1]
+
+    @property
     def scale(self) -> torch.Tensor:
         """Units of the features, a tensor (d,) on the device."""
         scale = torch.tensor(self.scaler.scale_, device=self.rows.device)

@@ -39,7 +39,7 @@ SPARSE_FOLLOWED = {
     "partial_fit": FOLLOWED,
 }
 _MAX_MOVED = 2**20  # numbers
-_MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
+MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 # Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
 _GATHERED_ROWS = 20_000
 
@@ -115,7 +115,7 @@ def takes_every_row(estimator, rows, max_all):
     """
     chosen = estimator.n_inducing is not None or not isinstance(estimator.inducing_points, str)
     size = rows.n_rows * rows.X.shape[1]
-    fit = not isinstance(rows.X, CSRRows) or size <= _MAX_DENSE_POINTS
+    fit = not isinstance(rows.X, CSRRows) or size <= MAX_DENSE_POINTS
     return not chosen and rows.n_rows <= max_all and fit
 
 
@@ -210,11 +210,8 @@ class SparseProblem:
         return self._points(X, self.n_inducing, points, weights)
 
     def _points(self, X, n_points, method="kmeans", weights=None):
-        problem = self.problem
-        # Features have units of their own or one unit, see `feature_scales`.
-        standardize = len(problem.scaler.scale_) == X.shape[1]
-        parts = n_points, method, weights, problem.random_state
-        return select_inducing_points(X, *parts, standardize=standardize)
+        parts = n_points, method, weights, self.problem.random_state
+        return select_inducing_points(X, *parts, standardize=not self.problem.is_isotropic)
 
     def fewer_points(self, Z, n_points):
         """Return at most so many points (m, d), centers of clusters of the points Z."""
@@ -237,6 +234,12 @@ class SparseProblem:
         if "Z" in self.learned and few and model.uses_points and not are_points(self.rows, model.Z):
             free.append("Z")
         return free
+
+    @property
+    def learns_in_row_span(self):
+        """True if `learn_in_row_span` is for it: where a default kernel of sparse X is learned."""
+        has_default = self.make_prior is not None and self.problem.is_isotropic
+        return has_default and not self.likelihood.redescending
 
     def prior(self):
         return None if self.make_prior is None else self.make_prior(self.rows)

@@ -52,7 +52,9 @@ def test_posterior_is_the_fixed_point_of_a_dense_process(monkeypatch):
     model = AdditiveGPRegressor(**quick, sparse=False, min_gain=0, steps=None, tol=1e-7)
     model.set_params(max_iter=100, point_masses=None).fit(X, y)
     posteriors = [latent.posterior("cpu") for latent in model._latents]
-    kept = np.argsort(np.argsort(posteriors[0].u[:, 0].numpy()))  # the order of rows in the fit
+    kept = np.argsort(
+        np.argsort(posteriors[0].arrays["u"][:, 0].numpy())
+    )  # the order of rows in the fit
     X, y = (part[np.argsort(X[:, 0])][kept] for part in (X, y))
     marginals = zip(*(part.marginals(torch.as_tensor(X)) for part in posteriors), strict=True)
     mean, variance = (torch.cat(parts, 1) for parts in marginals)

@@ -46,7 +46,7 @@ def learn_on_evidence(sparse, start, free, kernel, sites, ended):
     start, short length scales are tried, see `with_short_lengths`.
     """
     learning = EvidenceLearning(ep_problem(sparse, start, free), sparse.tol)
-    name, curve, state = "hyperparameters", (), ended
+    name = "hyperparameters"
 
     def run(state, name=name):
         return sparse.problem.run_stage(name, learning, state, sparse.max_iter)
@@ -54,10 +54,12 @@ def learn_on_evidence(sparse, start, free, kernel, sites, ended):
     if ended is None:
         state = learning.init(start.state(sparse.rows.device) | sites)
         curve = run(state)
+    else:
+        state, curve = ended, [ended.objective]
     if "theta" in free and sparse.problem.start is None:
         found = with_short_lengths(learning, state, kernel, sparse.problem, name)
-        if found is not state and not found.ended:
-            curve = run(found, f"{name}, from these")
+        if found is not state:
+            curve = [found.objective] if found.ended else run(found, f"{name}, from these")
         state = found
     return start.at(state), state.sites(), curve
 

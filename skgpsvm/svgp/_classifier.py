@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
@@ -9,9 +10,11 @@ from sklearn.gaussian_process.kernels import Kernel
 from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.elbo_search import learn_on_elbo
 from .._hyperparameters.initialization import at_points, shrink_length_scales
+from .._hyperparameters.row_span import learn_in_row_span
 from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import ParameterRules
 from .._sparse import (
+    MAX_DENSE_POINTS,
     N_INDUCING,
     SPARSE_FOLLOWED,
     fit_posterior,
@@ -41,7 +44,8 @@ from ._steps import MAX_FULL_BATCH, STEPS, USES, StepsLike, posterior_stage
 
 _SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
 # Rows up to which all are inducing points by default, for one latent function: log loss of 16
-# development fits is .2262 instead of .2305, see ``doc/development/decisions/svgp.rst``.
+# development fits is .2262 instead of .2305, see ``doc/development/decisions/svgp.rst``. For
+# sparse X they are for any number of classes.
 _MAX_ALL = 800
 _POINTS_OF_EVALUATIONS = 1024  # of the softmax, half of the draws
 SolverLike = Literal["auto", "collapsed"] | StepsLike | Collapsed
@@ -81,15 +85,16 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         ``"linear"``, a linear function whose variance is learned.
     n_inducing : int, default=None
         Number of inducing points, m. None is every row of up to 800, if "collapsed" fits one
-        latent function, as for two classes; otherwise it is 256. More points are more accurate and
-        slower. Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points``
-        is an array.
+        latent function, as for two classes, or :ref:`sparse X <sparse_X>`; otherwise it is 256, or
+        more for sparse X. More points are more accurate and slower. Fewer are used if the data
+        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X. A string has no effect where every row is a point.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized. They are not where every row is one, nor if they
-        have more than a million numbers, m d.
+        Whether the inducing points are optimized. They are not where every row is one, if they
+        have more than a million numbers, m d, nor if "collapsed" learns the default kernel of
+        sparse X.
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel's hyperparameters are learned. None keeps the initial ones.
     max_iter : int, default=100
@@ -222,24 +227,29 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         self._check_choice("likelihood", (*CLASSIFIER_LIKELIHOODS, "ordinal"))
         check_variational_parameters(self, chooses_number=True)
 
-    def _max_all(self, collapsed):
+    def _max_all(self, collapsed, isotropic):
         """Return the number of rows up to which all are inducing points by default."""
         likelihood = self._make_likelihood()
         if not collapsed or likelihood.redescending:
             return 0
-        return _MAX_ALL if likelihood.n_latents == 1 else N_INDUCING
+        return _MAX_ALL if isotropic or likelihood.n_latents == 1 else N_INDUCING
 
     def _fit_model(self, problem):
         rows, start = problem.rows, problem.start
         few = rows.n_rows <= MAX_FULL_BATCH
         solver = self._solver() or (Collapsed() if few else NaturalGradient())
         collapsed = isinstance(solver, Collapsed)
-        sparse = classification_problem(self, problem, self.mean, self._max_all(collapsed))
+        max_all = self._max_all(collapsed, problem.is_isotropic)
+        sparse = classification_problem(self, problem, self.mean, max_all)
+        if sparse.learns_in_row_span and self.n_inducing is None and not sparse.every_row:
+            most = min(max_all, MAX_DENSE_POINTS // rows.X.shape[1])
+            sparse = replace(sparse, n_inducing=max(N_INDUCING, most))
         model = start or sparse.initial_model()
         if start is not None and problem.learns:
             model = at_points(start, sparse.points_of(start), sparse.likelihood, rows)
         if collapsed:
-            model, curve = learn_on_elbo(sparse, model)
+            learn = learn_in_row_span if sparse.learns_in_row_span else learn_on_elbo
+            model, curve = learn(sparse, model)
             stage = sparse.inference(model, NaturalGradientInference, [])
             return fit_posterior(sparse, model, stage, classification_summary, curve)
         if start is None and "theta" in sparse.free_parts(model):

@@ -1,0 +1,46 @@
+"""Hyperparameters of sparse X, learned on few rows in coordinates of the space that they span."""
+
+from dataclasses import replace
+
+import torch
+
+from .._csr import inner_products
+from .._data import MAX_MEAN_WEIGHT
+from .elbo_search import learn_from_best, with_kernel_of_few_rows
+
+_MAX_ROWS, _MAX_ROWS_OF_CLASSES = 800, 400  # for one latent function, and for several
+
+
+def learn_in_row_span(sparse, start):
+    r"""Return a start with learned hyperparameters, and the objectives if all rows took part.
+
+    Rows with many features resemble no center of a cluster, so that a few inducing points bound the
+    evidence so loosely that a function without signal is best; points that move separate the rows
+    that they are fitted to, and no others. Here, every one of some hundred rows is an inducing
+    point, which leaves no gap. Learning starts from the initial kernel and from the smoothest one.
+
+    The kernel has one length scale for all features, and depends on inner products of the rows
+    only. With :math:`X X^\top = V \Lambda V^\top`, the rows of :math:`V \Lambda^{1/2}` have the
+    same ones, and no more coordinates than there are rows.
+    """
+    one = sparse.likelihood.n_latents == 1
+    max_rows = _MAX_ROWS if one else _MAX_ROWS_OF_CLASSES
+    rows = sparse.rows.subset(max_rows, sparse.problem.random_state)
+    X = _coordinates(rows.take(slice(None))[0].double()).to(rows.dtype)
+    rows = rows.with_inputs(X).with_normalized_weights(MAX_MEAN_WEIGHT)
+    learned = tuple(name for name in sparse.learned if name != "Z")
+    few, model = replace(sparse, rows=rows, learned=learned), replace(start, mean=None, root=None)
+    few, first = with_kernel_of_few_rows(few, replace(model, Z=X.cpu().numpy()))
+    starts = [first]
+    if "theta" in few.free_parts(first):
+        smoothest = {"theta": few.prior().smoothest()}
+        starts.append(first.at(first.state(rows.device) | smoothest))
+    found, curve = learn_from_best(few, starts)
+    found = replace(model, kernel=found.kernel, noise=found.noise)
+    return found, curve if rows.n_rows == sparse.rows.n_rows else ()
+
+
+def _coordinates(X):
+    """Return coordinates (n, n) of rows, sparse or not, that have the same inner products."""
+    values, vectors = torch.linalg.eigh(inner_products(X))
+    return vectors * values.clamp_min(0).sqrt()

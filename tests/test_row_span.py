@@ -1,0 +1,69 @@
+"""Kernels of sparse X, learned on few rows in coordinates of the space that they span."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.metrics import log_loss
+
+from skgpsvm import SVGPClassifier, _csr
+from skgpsvm._hyperparameters import row_span
+
+
+def texts(n, n_words, n_classes, seed=0, strength=0.9):
+    """Return tf-idf of texts of 40 words, a CSR array, and classes that tilt a few words."""
+    rng = np.random.default_rng(seed)
+    tilt = rng.normal(size=(n_classes, n_words)) * (rng.random((n_classes, n_words)) < 0.05)
+    frequencies = np.exp(strength * tilt) / np.arange(1, n_words + 1)
+    frequencies /= frequencies.sum(1, keepdims=True)
+    y = rng.integers(n_classes, size=n)
+    counts = np.array([rng.multinomial(40, frequencies[c]) for c in y])
+    return TfidfTransformer(sublinear_tf=True).fit_transform(sp.csr_array(counts)), y
+
+
+@pytest.mark.parametrize(
+    ("n_words", "n_classes", "n_inducing"),
+    [(6000, 2, None), (6000, 2, 100), (3500, 4, None), (3500, 4, 64)],
+)
+def test_weak_text_is_no_worse_than_a_constant(n_words, n_classes, n_inducing):
+    n = 400
+    X, y = texts(n + 1000, n_words, n_classes)
+    model = SVGPClassifier(n_inducing=n_inducing, random_state=0).fit(X[:n], y[:n])
+    loss = log_loss(y[n:], model.predict_proba(X[n:]))
+    assert loss < np.log(n_classes) + 0.005
+    # Nor do leave-one-out predictions promise what new rows do not have.
+    assert model.loo_log_loss_ > loss - 0.1
+
+
+def test_strong_text_is_classified():
+    X, y = texts(900, 3000, 3, strength=2.0)
+    model = SVGPClassifier(random_state=0).fit(X[:300], y[:300])
+    assert log_loss(y[300:], model.predict_proba(X[300:])) < 0.6 * np.log(3)
+    assert len(model.inducing_points_) == 300
+
+
+def test_coordinates_change_nothing_but_the_time(monkeypatch):
+    # Without the rotation, the same rows are learned from in their own features.
+    X, y = texts(80, 500, 2, strength=2.0)
+    model = SVGPClassifier(random_state=0).fit(X, y)
+    monkeypatch.setattr(row_span, "_coordinates", lambda X: X.to_dense())
+    own = SVGPClassifier(random_state=0).fit(X, y)
+    assert_allclose(model.kernel_.theta, own.kernel_.theta, atol=1e-3)
+    assert_allclose(model.predict_proba(X), own.predict_proba(X), atol=1e-3)
+
+
+def test_large_sparse_rows_have_the_kernel_of_the_array(monkeypatch):
+    X, y = texts(100, 300, 2, strength=2.0)
+    as_array = SVGPClassifier(random_state=0).fit(X, y)
+    monkeypatch.setattr(_csr, "MAX_DENSE", 0)
+    stays_sparse = SVGPClassifier(random_state=0).fit(X, y)
+    assert_allclose(as_array.kernel_.theta, stays_sparse.kernel_.theta, atol=1e-4)
+
+
+def test_few_of_many_rows_choose_the_kernel(monkeypatch):
+    X, y = texts(300, 500, 2, strength=2.0)
+    monkeypatch.setattr(row_span, "_MAX_ROWS", 100)
+    model = SVGPClassifier(random_state=0).fit(X[:200], y[:200])
+    assert log_loss(y[200:], model.predict_proba(X[200:])) < 0.65
+    assert len(model.inducing_points_) == 200
