@@ -363,11 +363,12 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
     rows, limits = rows_of(places, y[:, None]), t64([[-9.0, 9.0]] * 3)
 
     def steps_at(point):
-        whitened = WhitenedBasis(tk, point[:2], t64(places[:10]), 1e-9)
+        points = point[:2], t64(places[:10])
+        whitened = WhitenedBasis(tk, *points, 1e-9) if n_dense is None else None
         generator = torch.Generator().manual_seed(0)
         solver = QuadruplyStochastic(n_sampled_basis=20, batch_size=60, learning_rate=0.0)
         parts = gaussian_sites(0.2), bases, whitened, rows, generator, solver
-        return StochasticSteps(*parts, n_dense=n_dense, passes=100, limits=limits)
+        return StochasticSteps(*parts, n_dense=n_dense or 0, passes=100, limits=limits)
 
     def estimate(point):
         """Return value and gradient by all rows and functions, at a fixed posterior."""

@@ -62,7 +62,7 @@ STEPS = {
     "quadruply stochastic, learned": (
         QSRVMRegressor(RBF(), max_iter=1, n_basis=10, solver=QuadruplyStochastic()),
         BATCH,
-        1,
+        0,
     ),
     "network": (HybridSVGPRegressor(**NETWORK), "batch_size", 2),
     "additive": (

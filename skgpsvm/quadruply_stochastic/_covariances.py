@@ -117,7 +117,8 @@ class ChevronSum:
         c, k = len(state.mean_precision), self.n_dense
         if index is None:
             index = torch.arange(self.bases.size, device=state.coef.device)
-        diag = (state.data[:, index] + self.bases.prior_diag(index)).rsqrt()
+        prior = self.bases.prior_diag(index).detach()  # held as hyperparameters take a step
+        diag = (state.data[:, index] + prior).rsqrt()
         if not k:
             return diag
         dense = state.coef[c:].view(c, k, self.bases.size).diagonal(dim1=1, dim2=2)
