@@ -41,7 +41,7 @@ class Feature:
 
     @property
     def is_mass(self):
-        """Whether it is a point mass of a column."""
+        """True if the feature is a point mass of a column."""
         return self.column is not None and not self.edges
 
     @property

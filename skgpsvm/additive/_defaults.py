@@ -187,8 +187,8 @@ class Defaults:
     sentinel_gap: float = 5.0
     # Probability that a fit without rough effects looks at steps.
     step_level: float = 0.05
-    # Bins of the coarsest grid of the test, and rows in a bin of the finest one, at least. No
-    # evidence recorded.
+    # Bins of the coarsest grid of the test, and rows in a bin of the finest one, at least. There
+    # is no record of evidence.
     step_bins: int = 4
     step_rows_in_bin: int = 6
     # Rows in a bin of steps on average, at least, and bins of all features, at most. With 200 bins,

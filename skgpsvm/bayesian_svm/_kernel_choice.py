@@ -248,9 +248,9 @@ class ParabolicSearch(Stage):
 
 
 def with_better_start(choice, kernel):
-    """Return a choice among hyperparameters of its kernel, or of another or None.
+    """Return a choice, or one among the hyperparameters of another kernel whose start is better.
 
-    The leave-one-out log loss at the start of the other has to be clearly lower.
+    The leave-one-out log loss there has to be clearly lower. ``kernel`` may be None.
     """
     if kernel is None or choice.rows.n_rows < _MIN_ROWS_OF_ALTERNATIVES:
         return choice

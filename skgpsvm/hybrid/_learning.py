@@ -40,9 +40,11 @@ class JointTraining(Stage):
     """Stage that trains all parameters by Adam, one epoch per step.
 
     The learning rates follow a cosine over ``max_iter`` epochs, from ``learning_rate`` of the
-    extractor and ten times as much of the head to zero. For early stopping, ``validation_losses``
-    takes the network and returns a list. The weights with the lowest first loss are kept, and
-    training ends after ``patience`` successive epochs in which no loss fell.
+    extractor and ten times as much of the head to zero. ``bounds`` has the lower and upper bounds
+    of ``theta`` and ``noise``, and ``augmentation`` takes a batch and returns another. For early
+    stopping, ``validation_losses`` takes the network and returns a list. The weights with the
+    lowest first loss are kept, the initial ones or those after an epoch, and training ends after
+    ``patience`` successive epochs in which no loss fell.
 
     Where ranks share the rows, each has its share of every minibatch, and takes steps by the sum of
     all gradients. Source: Wistuba and Rawat (2018), section 3.4.

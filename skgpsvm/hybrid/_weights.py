@@ -152,7 +152,7 @@ def skeleton(latents, sites, file):
     The head takes no memory, so that shapes are checked before arrays are read. ``latents`` builds
     the extractor and knows the shape of a row.
     """
-    m, d = file.arrays["Z"][1]
+    d, m = file.n_outputs, file.arrays["Z"][1][0]
     tk, c = torch_kernel(latents.kernel), sites.n_latents
     exact, rest = exact_and_rest(tk, d, m)
     p = (exact.n_exact_features(d) if exact else 0) + (m if rest else 0)

@@ -6,7 +6,8 @@ import torch
 
 from ._covariances import ChevronSum
 from ._relevance import PRECISIONS, BiasedDictionary, joint_precisions
-from ._stochastic import StochasticState, StochasticSteps, with_columns
+from ._step_state import StochasticState
+from ._stochastic import StochasticSteps, with_columns
 
 _MAX_CHANGE = 0.1  # of the logarithms of the precisions in a step
 _FIXED_SHARE = 0.1  # of the steps, before the precisions are learned
