@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from problems import Source, WithNoise, shifted
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.gaussian_process.kernels import RBF
@@ -116,6 +117,11 @@ FITS |= {
         SVGPClassifier(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0, dtype="float64"),
         3,
         "blocks",
+    ),
+    "svgp, CSR": (
+        SVGPClassifier(**COMMON, max_iter=2, tol=10.0, dtype="float64"),
+        3,
+        "uneven",
     ),
     "svgp, ordinal": (
         SVGPClassifier(
@@ -342,6 +348,7 @@ def fit(name, shard=slice(None), fits=FITS, start=None):
     rows = rows[shard]
     options = {"noise_variance": 0.1 * X[rows, 1] ** 2} if "known noise" in name else {}
     own = Source(X[rows]) if "sources" in name else X[rows]
+    own = csr_array(own) if "CSR" in name else own
     with patch(*LIMITS[name]) if name in LIMITS else nullcontext():
         return estimator.fit(own, (y if n_classes else target)[rows], weights[rows], **options)
 

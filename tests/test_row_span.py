@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from numpy.testing import assert_allclose
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.metrics import log_loss
@@ -51,6 +52,37 @@ def test_coordinates_change_nothing_but_the_time(monkeypatch):
     own = SVGPClassifier(random_state=0).fit(X, y)
     assert_allclose(model.kernel_.theta, own.kernel_.theta, atol=1e-3)
     assert_allclose(model.predict_proba(X), own.predict_proba(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize(("n", "d"), [(1, 3), (4, 50), (30, 5)])
+def test_coordinates_have_the_inner_products_of_the_rows(n, d, scale):
+    rng = np.random.default_rng(0)
+    X = scale * sp.random_array((n, d), density=0.4, rng=rng).toarray()
+    X[-1] = X[0]  # a copy
+    expected = np.array([[sum(a * b) for b in X] for a in X])  # no matrix product
+    sparse = torch.from_numpy(X).to_sparse()
+    for rows in (torch.from_numpy(X), sparse):
+        C = row_span._coordinates(rows).numpy()
+        assert C.shape == (n, n)
+        # Rounding errors of an eigenvalue are relative to the largest one.
+        assert_allclose(C @ C.T, expected, rtol=0, atol=1e-13 * expected.max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [2, 6, 30])
+def test_few_rows_copies_and_scales(n, dtype):
+    X, y = texts(n, 50, 2, strength=2.0)
+    y[:2] = 0, 1
+    X = sp.vstack([X, X]).tocsr().astype(dtype)  # each row twice
+    y = np.r_[y, y]
+    found = [
+        SVGPClassifier(random_state=0).fit(scale * X, y).predict_proba(scale * X)
+        for scale in (1e-6, 1.0, 1e6)
+    ]
+    assert np.isfinite(found).all()
+    for other in found[1:]:
+        assert_allclose(other, found[0], atol=0.02)  # where learning ends, by rounding
 
 
 def test_large_sparse_rows_have_the_kernel_of_the_array(monkeypatch):
