@@ -161,7 +161,7 @@ def test_few_sparse_rows_are_an_exact_process(solver, monkeypatch):
     assert model.elbo_ == pytest.approx(dense.elbo_, abs=1e-4)
     assert_allclose(model.predict(X), dense.predict(X), atol=1e-3)
     # As points they are dense, and so must not have too many numbers.
-    monkeypatch.setattr(_sparse, "_MAX_DENSE_POINTS", X.size - 1)
+    monkeypatch.setattr(_sparse, "MAX_DENSE_POINTS", X.size - 1)
     assert model._is_exact(SimpleNamespace(X=CSRRows(X), n_rows=len(X))) == (solver == "exact")
 
 
