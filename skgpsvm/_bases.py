@@ -9,6 +9,7 @@ from ._linalg import cholesky
 from ._memory import CACHED_BLOCK, HELD_VALUE_BYTES, block_rows, n_cached_blocks
 from ._panels import PanelCholesky, PanelFalkon
 from ._preconditioners import CholeskyPreconditioner, falkon
+from ._torch_kernels import fitting_points
 
 JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagonal
 _CHUNK_BASES = 1024
@@ -171,7 +172,8 @@ class KernelBases(MeanBases):
         return self.sampled(X.double(), slice(None))
 
     def sampled(self, X, units):
-        return self.kernel(X, self.points[units].to(X.dtype), self.theta)
+        points = fitting_points(self.kernel, self.points[units], X)
+        return self.kernel(X, points, self.theta)
 
     def blocks(self, X):
         for i in range(0, max(self.n_units, 1), _CHUNK_BASES):

@@ -15,7 +15,7 @@ from ._linalg import (
     upper_inverse,
 )
 from ._memory import LARGE_BLOCK, block_rows
-from ._torch_kernels import gradients
+from ._torch_kernels import fitting_points, gradients
 from .kernels._composite import exact_and_rest
 
 _MIN_RATIO = 1e-12
@@ -101,7 +101,8 @@ class WhitenedBasis:
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def _project(self, X):
-        return self.whitened(self.projected(X, self.Z.to(X.dtype), self.theta))
+        Z = fitting_points(self.projected, self.Z, X)
+        return self.whitened(self.projected(X, Z, self.theta))
 
     def pull_back(self, X, left, right, residual_adjoint):
         """Return the gradient of a scalar in theta and Z through the rows, with `Kzz` held.
@@ -113,7 +114,8 @@ class WhitenedBasis:
         m, by_theta, by_Z = self.n_projected, torch.zeros_like(self.theta), torch.zeros_like(self.Z)
         if self.projected:
             through = (right[:, :m].double() @ self._projection.T).to(X.dtype)
-            _, pull_back = self.projected.vjp(X, self.Z.to(X.dtype), self.theta)
+            Z = fitting_points(self.projected, self.Z, X)
+            _, pull_back = self.projected.vjp(X, Z, self.theta)
             of_theta, of_Z = pull_back(left @ through)
             by_theta += of_theta + self.projected.diag_gradient(X, self.theta, residual_adjoint)
             by_Z += of_Z
@@ -371,7 +373,8 @@ class WeightPosterior(Posterior):
         step = block_rows(len(X), LARGE_BLOCK)
         parts = zip(self._rows.split(step), self._precisions.split(step, 1), strict=True)
         for rows, precisions in parts:
-            squares = self._local(X, rows.to(X.dtype), self.bases.theta).square()
+            rows = fitting_points(self._local, rows, X)
+            squares = self._local(X, rows, self.bases.theta).square()
             known += squares @ precisions.T.to(X.dtype)
         total = (var + local.square() / (known + local)).minimum(prior)
         return (total / var).clamp_max(1).sqrt().nan_to_num(1.0), (total - var).clamp_min(0)

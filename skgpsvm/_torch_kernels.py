@@ -174,6 +174,8 @@ class TorchKernel(ABC):
     returns_new_memory = False
     # Whether X may be sparse; Z is dense in any case. Other kernels get dense rows.
     takes_sparse = False
+    # Whether Z may be in float64 where X is in float32; values have the dtype of X in any case.
+    takes_double_points = False
 
     def __init__(self, kernel: sk.Kernel, start: int) -> None:
         self._kernel_name = type(kernel).__name__
@@ -364,13 +366,23 @@ class FeatureKernel(TorchKernel):
     A subclass writes `n_exact_features` and `exact_features`.
     """
 
-    returns_new_memory = True
+    returns_new_memory = takes_double_points = True
 
     def __call__(self, X, Z, theta):
-        return self.exact_features(X, theta) @ self.exact_features(Z, theta).T
+        return self.exact_features(X, theta) @ self.exact_features(Z, theta).T.to(X.dtype)
 
     def diag(self, X, theta):
         return self.exact_features(X, theta).square().sum(1)
+
+
+def fitting_points(kernel, Z, X):
+    """Return the points Z (m, d), float64, as a kernel takes them beside rows X.
+
+    Where features are far from zero, such as days, float32 has few digits left for differences.
+    Rows are in float32 if they were given so, and are exact. Points between rows would be rounded,
+    and would not be those of `Kzz` any more, whose inverse amplifies the difference.
+    """
+    return Z if kernel.takes_double_points else Z.to(X.dtype)
 
 
 def check_per_feature(name, value, d):

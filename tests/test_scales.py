@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from every_estimator import ESTIMATORS, problem
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import is_regressor
+from sklearn.base import clone, is_regressor
 from sklearn.metrics import log_loss
 
 from skgpsvm import (
@@ -135,3 +136,29 @@ def test_a_coded_value_does_not_hide_its_feature(model, code, count):
     else:
         fit = model(random_state=0).fit(X, y > 0)
         assert log_loss(y_test > 0, fit.predict_proba(X_test)) < 0.35  # .69 if the feature is lost
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_float32_rows_far_from_zero_are_predicted_as_in_float64(name):
+    """Rows are days, say: float32 has their differences to 0.002, and points between rows not."""
+    model = clone(ESTIMATORS[name])
+    X, y = problem(model)
+    X += 2e4
+    rows = X.astype(np.float32)
+    model.fit(X, y)
+    # Phases of random features err by 1e-3.
+    tol = 5e-4 if name.startswith("qsgp") else 3e-5
+    single, double = map(model.latent_mean_and_variance, (rows, rows.astype(float)))
+    for found, expected in zip(single, double, strict=True):
+        assert_allclose(found, expected, rtol=0, atol=tol * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("model", [EPClassifier, SVGPClassifier])
+def test_float32_rows_far_from_zero_are_learned_from_as_in_float64(model):
+    rng = np.random.default_rng(3)
+    X = np.c_[2e4 + rng.uniform(0, 10, 200), rng.normal(size=200)].astype(np.float32)
+    y = rng.random(200) < 1 / (1 + np.exp(-5 * np.sin(X[:, 0] - 2e4)))
+    single, double = (model(random_state=0).fit(rows, y) for rows in (X, X.astype(float)))
+    P, expected = single.predict_proba(X), double.predict_proba(X)
+    assert np.abs(P - expected).mean() < 0.01

@@ -277,6 +277,39 @@ def test_float32(kernel, offset):
     assert_allclose(k(tX, tZ, theta.float()), K, rtol=2e-5, atol=2e-5)
 
 
+# Far from zero, points would be rounded to 1e-3 in the dtype of the rows.
+@each(LEAVES + COMPOSITES)
+def test_float32_rows_beside_points_in_float64(kernel):
+    X, Z = rows()
+    Z[-2:] += 0.3  # the roots of small distances err by more
+    X, Z = (X + 2e4).astype(np.float32), Z + 2e4
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    assert k.takes_double_points
+    K, pull_back = k.vjp(tX, tZ, theta)
+    assert K.dtype == k(tX, tZ, theta).dtype == torch.float32
+    wide, pull_back_wide = k.vjp(tX.double(), tZ, theta)
+    assert_allclose(k(tX, tZ, theta), K, rtol=1e-6)
+    assert_allclose(K, wide, rtol=2e-5, atol=2e-5)
+    for gradient, expected in zip(
+        pull_back(torch.ones_like(K)), pull_back_wide(torch.ones_like(wide)), strict=True
+    ):
+        assert gradient.dtype == torch.float64
+        size = max([1.0, *expected.abs().ravel().tolist()])
+        assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4 * size)
+
+
+@each(MULTISCALE)
+@each_pair
+def test_multiscale_float32_rows_beside_points_in_float64(kernel, multipliers):
+    X, Z = multiscale_rows(multipliers)
+    X[:, :D] += 2e4
+    Z[:, :D] += 2e4
+    k, theta, tX, tZ = tensors(kernel, X.astype(np.float32), Z)
+    K = k(tX, tZ, theta)
+    assert K.dtype == torch.float32
+    assert_allclose(K, k(tX.double(), tZ, theta), rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_equal_rows_of_different_arrays_are_at_distance_zero(nu, dtype):

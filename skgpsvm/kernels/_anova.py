@@ -23,7 +23,7 @@ from ._profiles import Matern, SquaredExponential
 class _TorchOneFeature(TorchKernel):
     """Torch form of a kernel of one column of X."""
 
-    returns_new_memory = True
+    returns_new_memory = takes_double_points = True
 
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
@@ -57,17 +57,18 @@ class _TorchANOVA(_TorchOneFeature):
         self._profile, self._measure = kernel._profile(), measure_of(kernel.measure)
 
     def __call__(self, X, Z, theta):
-        x, z = self.column(X), self.column(Z)
-        unit = self._unit(theta, X)
-        a, b = (self._measure.excess(self._profile, column, unit) for column in (x, z))
-        mean = self._measure.mean_excess(self._profile, unit)
-        excess = self._profile.excess((x[:, None] - z) / unit)
+        x, z = self.column(X).double(), self.column(Z).double()
+        unit = self._unit(theta, x)
+        a, b = (self._measure.excess(self._profile, column, unit).to(X) for column in (x, z))
+        mean = self._measure.mean_excess(self._profile, unit).to(X)
+        excess = self._profile.excess(((x[:, None] - z) / unit).to(X))
         return excess - (a[:, None] + b + torch.outer(a, b) - mean) / (1 + mean)
 
     def diag(self, X, theta):
-        unit = self._unit(theta, X)
-        a = self._measure.excess(self._profile, self.column(X), unit)
-        mean = self._measure.mean_excess(self._profile, unit)
+        x = self.column(X).double()
+        unit = self._unit(theta, x)
+        a = self._measure.excess(self._profile, x, unit).to(X)
+        mean = self._measure.mean_excess(self._profile, unit).to(X)
         return (mean - 2 * a - a.square()) / (1 + mean)
 
     def _unit(self, theta, X):
@@ -310,7 +311,7 @@ class _TorchANOVACategorical(_TorchOneFeature):
     def __call__(self, X, Z, theta):
         x, z = self.column(X)[:, None], self.column(Z)
         same = (x == z) | (x.isnan() & z.isnan())
-        return same.to(X) - self._weight(x) * self._weight(z)
+        return same.to(X) - self._weight(x) * self._weight(z).to(X)
 
     def diag(self, X, theta):
         return 1 - self._weight(self.column(X)).square()

@@ -105,6 +105,7 @@ class _TorchColumns(TorchKernel):
     def __init__(self, kernel, start):
         self._inner, self._columns = torch_kernel(kernel.kernel, start), kernel.columns
         self.returns_new_memory = self._inner.returns_new_memory
+        self.takes_double_points = self._inner.takes_double_points
 
     def _of(self, X):
         return X[:, checked_columns(self._columns, X.shape[1])]

@@ -46,7 +46,7 @@ class _Constant(FeatureKernel):
 class _White(TorchKernel):
     """Noise of variance noise_level, independent from row to row, and absent at any points Z."""
 
-    returns_new_memory = takes_sparse = True
+    returns_new_memory = takes_sparse = takes_double_points = True
 
     def __call__(self, X, Z, theta):
         return torch.zeros(len(X), len(Z), dtype=X.dtype, device=X.device)
@@ -66,6 +66,7 @@ class _Sum(TorchKernel):
     def __init__(self, parts):
         self.parts = _flatten(parts, _Sum)
         self.takes_sparse = all(part.takes_sparse for part in self.parts)
+        self.takes_double_points = all(part.takes_double_points for part in self.parts)
 
     def __call__(self, X, Z, theta):
         return _combined(torch.add, self.parts, (part(X, Z, theta) for part in self.parts))
@@ -106,6 +107,7 @@ class _Product(TorchKernel):
     def __init__(self, parts):
         self.parts = _flatten(parts, _Product)
         self.takes_sparse = all(part.takes_sparse for part in self.parts)
+        self.takes_double_points = all(part.takes_double_points for part in self.parts)
         self._constants = [part for part in self.parts if isinstance(part, _Constant)]
         self._others = [part for part in self.parts if not isinstance(part, _Constant)]
         if not self._others:
@@ -187,6 +189,7 @@ class _Power(TorchKernel):
     def __init__(self, base, exponent):
         self._base, self._exponent = base, exponent
         self.takes_sparse = base.takes_sparse
+        self.takes_double_points = base.takes_double_points
 
     def __call__(self, X, Z, theta):
         return self._power(self._base(X, Z, theta))

@@ -76,14 +76,14 @@ class _TorchLinear(FeatureKernel):
     def __call__(self, X, Z, theta):
         if not X.is_sparse:
             return super().__call__(X, Z, theta)
-        offset, scale = self._offset_of(X), self.per_feature("length_scale", theta, X)
-        weights = (Z - offset) / scale.square()
+        offset, scale = self._offset_of(X).to(X.dtype), self.per_feature("length_scale", theta, X)
+        weights = (Z - offset).to(X.dtype) / scale.square()
         return X @ weights.T.contiguous() - weights @ offset
 
     def diag(self, X, theta):
         if not X.is_sparse:
             return super().diag(X, theta)
-        offset, scale = self._offset_of(X), self.per_feature("length_scale", theta, X)
+        offset, scale = self._offset_of(X).to(X.dtype), self.per_feature("length_scale", theta, X)
         factors = scale.square().reciprocal()
         cross = X @ (-2 * factors * offset) + (factors * offset.square()).sum()
         return squared_norms(X, factors) + cross
@@ -91,13 +91,14 @@ class _TorchLinear(FeatureKernel):
     def _offset_of(self, X):
         """Return the offset of each column of ``X``, (d,)."""
         check_per_feature("offset of Linear", self._offset, X.shape[1])
-        return to_device(self._offset, X.device, X.dtype).expand(X.shape[1])
+        return to_device(self._offset, X.device).expand(X.shape[1])
 
     def n_exact_features(self, d):
         return d
 
     def exact_features(self, X, theta):
-        return (X.to_dense() - self._offset_of(X)) / self.per_feature("length_scale", theta, X)
+        centered = (X.to_dense() - self._offset_of(X)).to(X.dtype)
+        return centered / self.per_feature("length_scale", theta, X)
 
 
 @register_torch_kernel(DotProduct)
@@ -109,7 +110,7 @@ class _DotProduct(FeatureKernel):
     def __call__(self, X, Z, theta):
         if not X.is_sparse:
             return super().__call__(X, Z, theta)
-        return X @ Z.T.contiguous() + self.value("sigma_0", theta, X).square()
+        return X @ Z.T.to(X.dtype).contiguous() + self.value("sigma_0", theta, X).square()
 
     def diag(self, X, theta):
         if not X.is_sparse:

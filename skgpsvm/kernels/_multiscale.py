@@ -140,7 +140,7 @@ def _check_columns(n_features, n_scales, *arrays):
 
 @register_torch_kernel(MultiscaleRBF)
 class _TorchMultiscaleRBF(TorchKernel):
-    returns_new_memory = True
+    returns_new_memory = takes_double_points = True
 
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
@@ -150,9 +150,11 @@ class _TorchMultiscaleRBF(TorchKernel):
         d = _check_columns(*self._sizes, X, Z)
         (A, a), (B, b) = ((rows[:, :d], rows[:, d:]) for rows in (X, Z))
         scale = self.per_feature("length_scale", theta, A)
+        center = B.detach().mean(0) if len(B) else 0.0  # no rows would have NaN gradients
+        A, B = ((points - center).to(X.dtype) for points in (A, B))
+        b = b.to(X.dtype)
         if a.shape[1] and b.shape[1]:
-            center = B.detach().mean(0)
-            return _BothScaled.apply((A - center) / scale, a, (B - center) / scale, b)
+            return _BothScaled.apply(A / scale, a, B / scale, b)
         if b.shape[1]:
             return _one_scaled(A, B, b, scale)
         if a.shape[1]:
@@ -164,9 +166,11 @@ class _TorchMultiscaleRBF(TorchKernel):
 
 
 def _one_scaled(A, B, b, scale):
-    """MultiscaleRBF of plain points A (n, d) and points B (m, d) with log multipliers b (m, d)."""
-    center = B.detach().mean(0)
-    A, B = (A - center) / scale, (B - center) / scale
+    """MultiscaleRBF of plain points A (n, d) and points B (m, d) with log multipliers b (m, d).
+
+    All are relative to a center, for small rounding errors.
+    """
+    A, B = A / scale, B / scale
     weight = torch.sigmoid(-2 * b)
     exponent = torch.addmm(
         (weight * B.square()).sum(1),

@@ -16,16 +16,17 @@ _CENTER_POINTS = 32
 
 
 def _scaled(X, Z, scale):
-    """Return X / scale and Z / scale relative to a center of Z, for small rounding errors.
+    """Return X / scale and Z / scale relative to a center of Z, in the dtype of X.
 
+    Differences to the center have small rounding errors, in the wider dtype of X and Z.
     The center is the mean, but between the quartiles of some points, so that a far point does not
     cause rounding errors of the others. Sparse rows are not centered, so that they stay sparse.
     """
     if X.is_sparse:
-        return X * scale.reciprocal(), Z / scale
+        return X * scale.reciprocal(), Z.to(X.dtype) / scale
     center = _center(Z.detach()) if len(Z) else 0.0  # no rows would have NaN gradients
-    A = (X - center) / scale
-    return A, A if Z is X else (Z - center) / scale
+    A = (X - center).to(X.dtype) / scale
+    return A, A if Z is X else (Z - center).to(X.dtype) / scale
 
 
 def _center(Z):
@@ -52,6 +53,7 @@ def _distance_to_sparse(X, Z, scale):
     """
     shrink = 1 - 4 * torch.finfo(X.dtype).eps  # see `_squared_distance`
     factors = scale.square().reciprocal()
+    Z = Z.to(X.dtype)
     weighted = Z * factors
     norms = squared_norms(X, factors)[:, None] + (Z * weighted).sum(1)
     return torch.add(shrink * norms, X @ weighted.T.contiguous(), alpha=-2).relu_()
@@ -137,7 +139,7 @@ class _Stationary(TorchKernel):
     The spectrum, where there is one, is Student's t of `dof` degrees of freedom.
     """
 
-    returns_new_memory = takes_sparse = True
+    returns_new_memory = takes_sparse = takes_double_points = True
 
     def __init__(self, kernel, start, profile, scale="length_scale", shape=(), dof=None):
         super().__init__(kernel, start)
@@ -183,7 +185,8 @@ class _Stationary(TorchKernel):
             squares = W.sum(1) @ A.square() + ((columns - 2 * at_A) * B).sum(0)
             by_scale = (-2 * profile.derivative_unit) * squares.to(theta)
             by_theta = self._by_theta(by_scale if scale.ndim else by_scale.sum(), theta)
-            return by_theta, (2 * profile.derivative_unit) * (columns - at_A) / scale
+            by_Z = (2 * profile.derivative_unit) * (columns - at_A) / scale
+            return by_theta, by_Z.to(Z.dtype)
 
         return K, pull_back
 
