@@ -225,6 +225,16 @@ def test_dates_may_be_categories(as_objects):
     assert_allclose(model.predict(frame), np.arange(60) // 20, atol=0.05)
 
 
+def test_tables_of_pyarrow_are_refused():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"size": np.arange(9.0)})
+    with pytest.raises(TypeError, match=r"X is a Table of pyarrow.*pass X.to_pandas\(\)"):
+        AdditiveGPRegressor().fit(table, np.arange(9.0))
+    model = AdditiveGPRegressor().fit(table.to_pandas(), np.arange(9.0))
+    with pytest.raises(TypeError, match=r"pass X.to_pandas\(\)"):
+        model.predict(table)
+
+
 def test_columns_of_one_name_are_refused_later_too():
     frame, y = table(60)
     model = AdditiveGPRegressor(**quick).fit(frame, y)

@@ -154,7 +154,15 @@ def refuse_dates(X, categorical):
 
 
 def _names(X):
-    """Return the column names of a table, [] for an array; raise ValueError on duplicates."""
+    """Return the column names of a table, [] for an array.
+
+    A ValueError is raised on duplicates, and a TypeError for a table of pyarrow.
+    """
+    if hasattr(X, "column_names") and hasattr(X, "to_pandas"):
+        raise TypeError(
+            f"X is a {type(X).__name__} of {type(X).__module__.partition('.')[0]}, but must be an "
+            "array or a DataFrame: pass X.to_pandas()."
+        )
     names = list(X.columns) if hasattr(X, "columns") else []
     if twice := sorted(str(name) for name, count in Counter(names).items() if count > 1):
         raise ValueError(f"X has more than one column of the name {', '.join(twice)}: rename them.")
