@@ -14,6 +14,7 @@ from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.default_kernels import with_learned_mean
 from .._hyperparameters.elbo_search import with_kernel_of_few_rows
 from .._hyperparameters.priors import SignalPrior
+from .._hyperparameters.row_span import learn_in_row_span
 from .._linalg import natural_parameters
 from .._noise import LatentNoise
 from .._parameters import ParameterRules, where
@@ -253,11 +254,16 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     def _check_parameters(self):
         check_variational_parameters(self, takes_function=True, chooses_number=True)
 
+    @property
+    def _n_latents(self):
+        """Number of latent functions, each of a model of its own."""
+        return 1 if len(self.classes_) == 2 else len(self.classes_)
+
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""
-        if len(self.classes_) == 2:
+        if self._n_latents == 1:
             return [codes]
-        return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
+        return [(codes == j).astype(codes.dtype) for j in range(self._n_latents)]
 
     def _make_likelihood(self):
         return LikelihoodSites(Probit(), 1)
@@ -277,7 +283,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         converges = isinstance(self._chosen_solver(rows), ConvergedEP)
         if not converges or self.learn_inducing:
             return 0
-        return _MAX_ALL if len(self.classes_) == 2 else _MAX_ALL_OF_CLASSES
+        return _MAX_ALL if self._n_latents == 1 else _MAX_ALL_OF_CLASSES
 
     def _chosen_solver(self, rows):
         """Return the solver, with "auto" resolved."""
@@ -288,26 +294,37 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve, sites = problem.start or sparse.initial_model(), (), {}
         sparse, model = with_kernel_of_few_rows(sparse, model)
-        # Copies of rows would be evidence of a function that follows each of them.
-        learned_from = sparse.on(rows.with_normalized_weights(MAX_MEAN_WEIGHT))
         if problem.start is not None and problem.learns:
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, self._evidence_at, model, rows)
-        free, Z, kernel, ended = sparse.free_parts(model), model.Z, model.kernel, None
-        if free == ["theta"]:
-            model = with_fewer_points(sparse, model)
-        if problem.start is None and "theta" in free:
-            model, ended = select_start(learned_from, model)
-        solver = self._chosen_solver(rows)
-        if isinstance(solver, ConvergedEP) and free:
-            parts = free, kernel, sites, ended
-            model, sites, curve = learn_on_evidence(learned_from, model, *parts)
-        if len(model.Z) < len(Z):
-            model = replace(model, Z=Z, mean=None, root=None)
-        free = [] if isinstance(solver, ConvergedEP) else free
-        stage = self._stage(sparse, ep_problem(sparse, model, free), solver)
+        solver, free = self._chosen_solver(rows), sparse.free_parts(model)
+        converges = isinstance(solver, ConvergedEP)
+        if converges and free == ["theta"] and sparse.learns_in_row_span:
+            # The objectives are ELBOs, so that those of the posterior are kept.
+            model, _ = learn_in_row_span(sparse, model, self._n_latents)
+        elif free:
+            model, sites, curve = self._learned(sparse, model, free, sites, converges)
+        stage = self._stage(sparse, ep_problem(sparse, model, [] if converges else free), solver)
         return fit_posterior(sparse, model, stage, _summary, curve, sites)
+
+    def _learned(self, sparse, start, free, sites, converges):
+        """Return the start with better hyperparameters, its sites, and the objectives if any.
+
+        They are those of the highest evidence if learning ``converges``, otherwise a better start.
+        """
+        # Copies of rows would be evidence of a function that follows each of them.
+        learned_from = sparse.on(sparse.rows.with_normalized_weights(MAX_MEAN_WEIGHT))
+        model = with_fewer_points(sparse, start) if free == ["theta"] else start
+        curve, ended = (), None
+        if sparse.problem.start is None and "theta" in free:
+            model, ended = select_start(learned_from, model)
+        if converges:
+            parts = free, start.kernel, sites, ended
+            model, sites, curve = learn_on_evidence(learned_from, model, *parts)
+        if len(model.Z) < len(start.Z):
+            model = replace(model, Z=start.Z, mean=None, root=None)
+        return model, sites, curve
 
     def _stage(self, sparse, problem, solver):
         """Return the stage that finds the sites, and learns what is free by gradient steps."""
