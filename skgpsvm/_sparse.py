@@ -207,12 +207,18 @@ class SparseProblem:
         return self._initial_points() if self.every_row or were_all else start.Z
 
     def _initial_points(self):
-        points, problem = self.inducing_points, self.problem
+        points, k = self.inducing_points, self.n_inducing
+        if not isinstance(points, str):
+            return self._points(self.problem.X, k, points)
+        return self.problem.drawn(("points", points, k), self._drawn_points)
+
+    def _drawn_points(self):
+        problem, k = self.problem, self.n_inducing
         X, weights = problem.X, problem.weights
-        if n_ranks() > 1 and isinstance(points, str):
-            some = self.rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, problem.random_state)
+        if n_ranks() > 1:
+            some = self.rows.subset(_GATHERED_ROWS + 40 * k, problem.random_state)
             X, _, weights = map(array_of, some.take(slice(None)))
-        return self._points(X, self.n_inducing, points, weights)
+        return self._points(X, k, self.inducing_points, weights)
 
     def _points(self, X, n_points, method="kmeans", weights=None):
         parts = n_points, method, weights, self.problem.random_state
