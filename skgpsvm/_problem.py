@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 import torch
 from sklearn.preprocessing import StandardScaler
@@ -58,8 +59,7 @@ class Problem:
 
         They do if ``key`` is the same, which names what else it depends on besides X and weights.
         """
-        _, *before = self.random_state.get_state()
-        key = *key, before[0].tobytes(), *before[1:]
+        key = *key, joblib.hash(self.random_state.get_state())
         if key not in self.shared:
             self.shared[key] = draw(), self.random_state.get_state()
         found, after = self.shared[key]

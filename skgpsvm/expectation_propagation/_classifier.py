@@ -95,19 +95,21 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         terms by 1 + s.
     solver : {"auto", "sep", "gfitc"} or solver, default="auto"
         How hyperparameters are learned. "gfitc" maximizes the evidence of converged sites by
-        L-BFGS-B, with at most 100 inducing points if these are fixed. "sep" takes a gradient step
-        after each update of the sites, and is faster for many rows. "auto" is "gfitc" for up to
-        10,000 rows, otherwise "sep". Objects with options, such as minibatches and the paper's
-        step rules, are `skgpsvm.solvers.InterleavedEP` for "sep" and `skgpsvm.solvers.ConvergedEP`
-        for "gfitc".
+        L-BFGS-B, with at most 100 inducing points if these are fixed. For the default kernel of
+        :ref:`sparse X <sparse_X>` it maximizes the ELBO of some hundred rows instead. "sep" takes a
+        gradient step after each update of the sites, and is faster for many rows. "auto" is "gfitc"
+        for up to 10,000 rows, otherwise "sep". Objects with options, such as minibatches and the
+        paper's step rules, are `skgpsvm.solvers.InterleavedEP` for "sep" and
+        `skgpsvm.solvers.ConvergedEP` for "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
         "linear", a linear function whose variance is learned.
     n_inducing : int, default=None
         Number of inducing points, m. None is every row of up to 1,000 of two classes, or of up to
-        700 of more, if "gfitc" is used and the points are fixed; otherwise it is 256. More points
-        approximate the process better, at a cost of O(m^2) for each row. Fewer are used if the data
-        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
+        700 of more, if "gfitc" is used and the points are fixed; otherwise it is 256, or more for
+        :ref:`sparse X <sparse_X>`. More points approximate the process better, at a cost of O(m^2)
+        for each row. Fewer are used if the data have fewer distinct rows. Ignored if
+        ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: cluster centers of the standardized rows, rows drawn at random, or
         the given points, in units of X. A string has no effect where every row is a point.
@@ -168,6 +170,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     objective_curve_ : ndarray of shape (n_iterations,)
         Log evidence after each iteration, or each round of "gfitc"; an estimate with minibatches.
         If the default kernel is learned, the log density of its prior is added, up to a constant.
+        With "gfitc" and the default kernel of sparse X, iterations are the last updates of sites.
     n_iter_ : int
         Number of updates, epochs or rounds; with more than two classes, the largest number of all
         models.
