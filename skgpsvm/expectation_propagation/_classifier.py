@@ -307,11 +307,11 @@ class EPClassifier(EvidenceMixin, GPClassifier):
             # The objectives are ELBOs, so that those of the posterior are kept.
             model, _ = learn_in_row_span(sparse, model, self._n_latents)
         elif free:
-            model, sites, curve = self._learned(sparse, model, free, sites, converges)
+            model, sites, curve = self._with_hyperparameters(sparse, model, free, sites, converges)
         stage = self._stage(sparse, ep_problem(sparse, model, [] if converges else free), solver)
         return fit_posterior(sparse, model, stage, _summary, curve, sites)
 
-    def _learned(self, sparse, start, free, sites, converges):
+    def _with_hyperparameters(self, sparse, start, free, sites, converges):
         """Return the start with better hyperparameters, its sites, and the objectives if any.
 
         They are those of the highest evidence if learning ``converges``, otherwise a better start.
