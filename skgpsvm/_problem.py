@@ -1,9 +1,10 @@
 """One model to fit, and what a fit of it gives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 import torch
 from sklearn.preprocessing import StandardScaler
@@ -42,6 +43,7 @@ class Problem:
     # Takes models and their summaries and returns the fitted attributes, for callbacks that ask for
     # the estimator in the middle of a fit. None where one model is not the whole estimator.
     attributes: Any = None
+    shared: dict = field(default_factory=dict)  # of `drawn`, by all models of an estimator
 
     @cached_property
     def seed(self) -> int:
@@ -51,6 +53,18 @@ class Problem:
     @cached_property
     def random_state(self) -> np.random.RandomState:
         return np.random.RandomState(self.seed)
+
+    def drawn(self, key: tuple, draw) -> Any:
+        """Return what ``draw`` returns by random numbers, shared by models that would draw alike.
+
+        They do if ``key`` is the same, which names what else it depends on besides X and weights.
+        """
+        key = *key, joblib.hash(self.random_state.get_state())
+        if key not in self.shared:
+            self.shared[key] = draw(), self.random_state.get_state()
+        found, after = self.shared[key]
+        self.random_state.set_state(after)
+        return found
 
     @cached_property
     def generator(self) -> torch.Generator:

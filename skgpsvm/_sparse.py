@@ -150,7 +150,8 @@ class SparseProblem:
 
         The initial kernel has its noise, if any. ``learns`` says whether gradients learn the
         hyperparameters where the `Problem` has them learned; only then is there a prior. Up to
-        ``max_all`` rows are all inducing points, see `takes_every_row`.
+        ``max_all`` rows are all inducing points, see `takes_every_row`. Of more rows, there are as
+        many points if `learns_in_row_span` is true.
         """
         kernel, template = estimator._noise_model.split(kernel)
         learns = learns and problem.learns
@@ -163,7 +164,7 @@ class SparseProblem:
             # The curvature of the loss of class codes is bounded, so that rounding errors are far
             # below the last gain of learning.
             dtype = torch.float32
-        return cls(
+        found = cls(
             problem=problem,
             rows=rows,
             likelihood=estimator._make_likelihood(),
@@ -181,6 +182,10 @@ class SparseProblem:
             max_iter=estimator.max_iter,
             tol=estimator.tol,
         )
+        if every_row or estimator.n_inducing is not None or not found.learns_in_row_span:
+            return found
+        n_inducing = min(max_all, MAX_DENSE_POINTS // rows.X.shape[1])
+        return replace(found, n_inducing=max(N_INDUCING, n_inducing))
 
     def initial_model(self):
         """Return the model that a cold fit starts from: kernel, noise and inducing points.
@@ -202,12 +207,18 @@ class SparseProblem:
         return self._initial_points() if self.every_row or were_all else start.Z
 
     def _initial_points(self):
-        points, problem = self.inducing_points, self.problem
+        points, k = self.inducing_points, self.n_inducing
+        if not isinstance(points, str):
+            return self._points(self.problem.X, k, points)
+        return self.problem.drawn(("points", points, k), self._drawn_points)
+
+    def _drawn_points(self):
+        problem, k = self.problem, self.n_inducing
         X, weights = problem.X, problem.weights
-        if n_ranks() > 1 and isinstance(points, str):
-            some = self.rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, problem.random_state)
+        if n_ranks() > 1:
+            some = self.rows.subset(_GATHERED_ROWS + 40 * k, problem.random_state)
             X, _, weights = map(array_of, some.take(slice(None)))
-        return self._points(X, self.n_inducing, points, weights)
+        return self._points(X, k, self.inducing_points, weights)
 
     def _points(self, X, n_points, method="kmeans", weights=None):
         parts = n_points, method, weights, self.problem.random_state

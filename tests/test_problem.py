@@ -49,6 +49,25 @@ def test_random_numbers_are_the_seed_s_and_the_seed_is_drawn_when_needed():
     assert len(drawn) == 1
 
 
+def test_models_that_draw_alike_share_what_they_draw():
+    shared, calls = {}, []
+
+    def draw(model):
+        calls.append(model)
+        return model.random_state.rand(2)
+
+    first, second = problem(shared=shared), problem(shared=shared)
+    found = [each.drawn(("points", 2), lambda each=each: draw(each)) for each in (first, second)]
+    assert found[0] is found[1]
+    assert calls == [first]
+    # As if both had drawn
+    assert first.random_state.rand() == second.random_state.rand()
+    found = [each.drawn(("points", k), lambda each=each: draw(each)) for each, k in
+             ((first, 2), (second, 3))]  # fmt: skip
+    assert len(calls) == 3  # random numbers, or what else it depends on, differ
+    assert_array_equal(found[0], found[1])
+
+
 def test_features_are_scaled_by_their_weighted_deviations():
     given = problem()
     mean = given.weights @ given.X / 4

@@ -115,7 +115,7 @@ def _run(estimator, data, previous, streamed=False):
         return seeds[0]
 
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
-    alone, fits = len(targets_of_models) == 1, []
+    alone, fits, shared = len(targets_of_models) == 1, [], {}
     for j, part in enumerate(targets_of_models):
         rows = WeightedDataset(
             X, part, weights, *options, origin=origin, count_rows=estimator._weights_count_rows()
@@ -132,6 +132,7 @@ def _run(estimator, data, previous, streamed=False):
             draw_seed=seed,
             fit_scaler=fit_scaler,
             attributes=attributes if alone else None,
+            shared=shared,
         )
         fits.append(fit(problem))
     models, curves, summaries = zip(*fits, strict=True)

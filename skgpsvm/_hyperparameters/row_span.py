@@ -13,7 +13,7 @@ from .elbo_search import learn_from_best, with_kernel_of_few_rows
 _MAX_ROWS, _MAX_ROWS_OF_CLASSES = 800, 400
 
 
-def learn_in_row_span(sparse, start):
+def learn_in_row_span(sparse, start, n_latents):
     r"""Return a start with learned hyperparameters, and the objectives if all rows took part.
 
     Rows with many features resemble no center of a cluster, so that a few inducing points bound the
@@ -24,9 +24,10 @@ def learn_in_row_span(sparse, start):
     The kernel has one length scale for all features, and depends on inner products of the rows
     only. With :math:`X X^\top = V \Lambda V^\top`, the rows of :math:`V \Lambda^{1/2}` have the
     same ones, and no more coordinates than there are rows.
+
+    ``n_latents`` is the number of the classifier's latent functions, of one model or of several.
     """
-    one = sparse.likelihood.n_latents == 1
-    max_rows = _MAX_ROWS if one else _MAX_ROWS_OF_CLASSES
+    max_rows = _MAX_ROWS if n_latents == 1 else _MAX_ROWS_OF_CLASSES
     rows = sparse.rows.subset(max_rows, sparse.problem.random_state)
     X = _coordinates(rows.take(slice(None))[0].double()).to(rows.dtype)
     rows = rows.with_inputs(X).with_normalized_weights(MAX_MEAN_WEIGHT)

@@ -14,6 +14,7 @@ from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.default_kernels import with_learned_mean
 from .._hyperparameters.elbo_search import with_kernel_of_few_rows
 from .._hyperparameters.priors import SignalPrior
+from .._hyperparameters.row_span import learn_in_row_span
 from .._linalg import natural_parameters
 from .._noise import LatentNoise
 from .._parameters import ParameterRules, where
@@ -94,19 +95,21 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         terms by 1 + s.
     solver : {"auto", "sep", "gfitc"} or solver, default="auto"
         How hyperparameters are learned. "gfitc" maximizes the evidence of converged sites by
-        L-BFGS-B, with at most 100 inducing points if these are fixed. "sep" takes a gradient step
-        after each update of the sites, and is faster for many rows. "auto" is "gfitc" for up to
-        10,000 rows, otherwise "sep". Objects with options, such as minibatches and the paper's
-        step rules, are `skgpsvm.solvers.InterleavedEP` for "sep" and `skgpsvm.solvers.ConvergedEP`
-        for "gfitc".
+        L-BFGS-B, with at most 100 inducing points if these are fixed. For the default kernel of
+        :ref:`sparse X <sparse_X>` it maximizes the ELBO of some hundred rows instead. "sep" takes a
+        gradient step after each update of the sites, and is faster for many rows. "auto" is "gfitc"
+        for up to 10,000 rows, otherwise "sep". Objects with options, such as minibatches and the
+        paper's step rules, are `skgpsvm.solvers.InterleavedEP` for "sep" and
+        `skgpsvm.solvers.ConvergedEP` for "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, which becomes terms of the kernel: a constant of fixed variance and, for
         "linear", a linear function whose variance is learned.
     n_inducing : int, default=None
         Number of inducing points, m. None is every row of up to 1,000 of two classes, or of up to
-        700 of more, if "gfitc" is used and the points are fixed; otherwise it is 256. More points
-        approximate the process better, at a cost of O(m^2) for each row. Fewer are used if the data
-        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
+        700 of more, if "gfitc" is used and the points are fixed; otherwise it is 256, or more for
+        :ref:`sparse X <sparse_X>`. More points approximate the process better, at a cost of O(m^2)
+        for each row. Fewer are used if the data have fewer distinct rows. Ignored if
+        ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: cluster centers of the standardized rows, rows drawn at random, or
         the given points, in units of X. A string has no effect where every row is a point.
@@ -167,6 +170,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     objective_curve_ : ndarray of shape (n_iterations,)
         Log evidence after each iteration, or each round of "gfitc"; an estimate with minibatches.
         If the default kernel is learned, the log density of its prior is added, up to a constant.
+        With "gfitc" and the default kernel of sparse X, iterations are the last updates of sites.
     n_iter_ : int
         Number of updates, epochs or rounds; with more than two classes, the largest number of all
         models.
@@ -253,11 +257,16 @@ class EPClassifier(EvidenceMixin, GPClassifier):
     def _check_parameters(self):
         check_variational_parameters(self, takes_function=True, chooses_number=True)
 
+    @property
+    def _n_latents(self):
+        """Number of latent functions, each of a model of its own."""
+        return 1 if len(self.classes_) == 2 else len(self.classes_)
+
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""
-        if len(self.classes_) == 2:
+        if self._n_latents == 1:
             return [codes]
-        return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
+        return [(codes == j).astype(codes.dtype) for j in range(self._n_latents)]
 
     def _make_likelihood(self):
         return LikelihoodSites(Probit(), 1)
@@ -277,7 +286,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         converges = isinstance(self._chosen_solver(rows), ConvergedEP)
         if not converges or self.learn_inducing:
             return 0
-        return _MAX_ALL if len(self.classes_) == 2 else _MAX_ALL_OF_CLASSES
+        return _MAX_ALL if self._n_latents == 1 else _MAX_ALL_OF_CLASSES
 
     def _chosen_solver(self, rows):
         """Return the solver, with "auto" resolved."""
@@ -288,26 +297,37 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve, sites = problem.start or sparse.initial_model(), (), {}
         sparse, model = with_kernel_of_few_rows(sparse, model)
-        # Copies of rows would be evidence of a function that follows each of them.
-        learned_from = sparse.on(rows.with_normalized_weights(MAX_MEAN_WEIGHT))
         if problem.start is not None and problem.learns:
             model, sites = at_points(sparse, model, sparse.points_of(model))
         if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, self._evidence_at, model, rows)
-        free, Z, kernel, ended = sparse.free_parts(model), model.Z, model.kernel, None
-        if free == ["theta"]:
-            model = with_fewer_points(sparse, model)
-        if problem.start is None and "theta" in free:
-            model, ended = select_start(learned_from, model)
-        solver = self._chosen_solver(rows)
-        if isinstance(solver, ConvergedEP) and free:
-            parts = free, kernel, sites, ended
-            model, sites, curve = learn_on_evidence(learned_from, model, *parts)
-        if len(model.Z) < len(Z):
-            model = replace(model, Z=Z, mean=None, root=None)
-        free = [] if isinstance(solver, ConvergedEP) else free
-        stage = self._stage(sparse, ep_problem(sparse, model, free), solver)
+        solver, free = self._chosen_solver(rows), sparse.free_parts(model)
+        converges = isinstance(solver, ConvergedEP)
+        if converges and free == ["theta"] and sparse.learns_in_row_span:
+            # The objectives are ELBOs, so that those of the posterior are kept.
+            model, _ = learn_in_row_span(sparse, model, self._n_latents)
+        elif free:
+            model, sites, curve = self._with_hyperparameters(sparse, model, free, sites, converges)
+        stage = self._stage(sparse, ep_problem(sparse, model, [] if converges else free), solver)
         return fit_posterior(sparse, model, stage, _summary, curve, sites)
+
+    def _with_hyperparameters(self, sparse, start, free, sites, converges):
+        """Return the start with better hyperparameters, its sites, and the objectives if any.
+
+        They are those of the highest evidence if learning ``converges``, otherwise a better start.
+        """
+        # Copies of rows would be evidence of a function that follows each of them.
+        learned_from = sparse.on(sparse.rows.with_normalized_weights(MAX_MEAN_WEIGHT))
+        model = with_fewer_points(sparse, start) if free == ["theta"] else start
+        curve, ended = (), None
+        if sparse.problem.start is None and "theta" in free:
+            model, ended = select_start(learned_from, model)
+        if converges:
+            parts = free, start.kernel, sites, ended
+            model, sites, curve = learn_on_evidence(learned_from, model, *parts)
+        if len(model.Z) < len(start.Z):
+            model = replace(model, Z=start.Z, mean=None, root=None)
+        return model, sites, curve
 
     def _stage(self, sparse, problem, solver):
         """Return the stage that finds the sites, and learns what is free by gradient steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from sklearn.gaussian_process.kernels import Kernel
@@ -13,13 +12,7 @@ from .._hyperparameters.initialization import at_points, shrink_length_scales
 from .._hyperparameters.row_span import learn_in_row_span
 from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import ParameterRules
-from .._sparse import (
-    MAX_DENSE_POINTS,
-    N_INDUCING,
-    SPARSE_FOLLOWED,
-    fit_posterior,
-    update_by_ascent,
-)
+from .._sparse import N_INDUCING, SPARSE_FOLLOWED, fit_posterior, update_by_ascent
 from .._typing import (
     ClassWeight,
     Device,
@@ -241,15 +234,14 @@ class SVGPClassifier(EvidenceMixin, GPClassifier):
         collapsed = isinstance(solver, Collapsed)
         max_all = self._max_all(collapsed, problem.is_isotropic)
         sparse = classification_problem(self, problem, self.mean, max_all)
-        if sparse.learns_in_row_span and self.n_inducing is None and not sparse.every_row:
-            most = min(max_all, MAX_DENSE_POINTS // rows.X.shape[1])
-            sparse = replace(sparse, n_inducing=max(N_INDUCING, most))
         model = start or sparse.initial_model()
         if start is not None and problem.learns:
             model = at_points(start, sparse.points_of(start), sparse.likelihood, rows)
         if collapsed:
-            learn = learn_in_row_span if sparse.learns_in_row_span else learn_on_elbo
-            model, curve = learn(sparse, model)
+            if sparse.learns_in_row_span:
+                model, curve = learn_in_row_span(sparse, model, sparse.likelihood.n_latents)
+            else:
+                model, curve = learn_on_elbo(sparse, model)
             stage = sparse.inference(model, NaturalGradientInference, [])
             return fit_posterior(sparse, model, stage, classification_summary, curve)
         if start is None and "theta" in sparse.free_parts(model):
