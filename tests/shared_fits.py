@@ -123,7 +123,7 @@ FITS |= {
         3,
         "uneven",
     ),
-    # One step, as in the fits above: rounding of 1e-13 in the coordinates grows with more.
+    # Few steps: rounding of 1e-13 in the coordinates grows with more.
     "ep, CSR": (EPClassifier(**COMMON, max_iter=2, tol=10.0), 3, "uneven"),
     "svgp, ordinal": (
         SVGPClassifier(
