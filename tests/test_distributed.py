@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 
@@ -56,7 +57,7 @@ COEFFICIENTS = {
 def ranks(tmp_path_factory):
     """Return the results of three ranks that torchrun starts."""
     folder = tmp_path_factory.mktemp("ranks")
-    joblib.dump({name: fit(name, fits=CONTINUED) for name in CONTINUED}, folder / "starts.joblib")
+    joblib.dump({name: alone(name, "continued") for name in CONTINUED}, folder / "starts.joblib")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     done = subprocess.run(
         [sys.executable, *launch, shared_fits.__file__, folder],
@@ -67,6 +68,12 @@ def ranks(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr
     return [joblib.load(folder / f"{i}.joblib") for i in range(3)]
+
+
+@cache
+def alone(name, group="fitted"):
+    """Return the fit of one process that has all rows; it is shared, so tests do not change it."""
+    return fit(name, fits={"fitted": FITS, "batches": BATCHES, "continued": CONTINUED}[group])
 
 
 def numbers(model):
@@ -89,18 +96,18 @@ def numbers(model):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", FITS)
 def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
-    models, alone = [found["fitted"][name] for found in ranks], fit(name)
+    models, whole = [found["fitted"][name] for found in ranks], alone(name)
     for model in models[1:]:
         assert_array_equal(numbers(model), numbers(models[0]))
-        assert vars(model).keys() == vars(alone).keys()
+        assert vars(model).keys() == vars(whole).keys()
         assert_array_equal(model.objective_curve_, models[0].objective_curve_)
     X, _, _, _ = problem(2)
     tol = LEARNED.get(name, 1e-9)
-    assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, tol))
-    curve = alone.objective_curve_  # which may pass zero
+    assert_allclose(numbers(models[0]), numbers(whole), atol=COEFFICIENTS.get(name, tol))
+    curve = whole.objective_curve_  # which may pass zero
     assert_allclose(models[0].objective_curve_, curve, rtol=0, atol=tol * abs(curve).max())
     assert_all_close(
-        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=tol
+        models[0].latent_mean_and_variance(X), whole.latent_mean_and_variance(X), atol=tol
     )
 
 
@@ -115,7 +122,7 @@ def test_ranks_have_the_same_model_from_minibatches(ranks, name):
     seeds = [
         other for other in BATCHES if other.partition(", seed")[0] == name.partition(", seed")[0]
     ]
-    fits = [(ranks[0]["batches"][other], fit(other, fits=BATCHES)) for other in seeds]
+    fits = [(ranks[0]["batches"][other], alone(other, "batches")) for other in seeds]
     per_row = np.mean([[own.objective_curve_[-1] / N for own in pair] for pair in fits], 0)
     # Few epochs of a network depend on its draws more than others do.
     tol = 0.4 if "hybrid" in name else 0.05
@@ -125,12 +132,12 @@ def test_ranks_have_the_same_model_from_minibatches(ranks, name):
 @pytest.mark.parametrize("name", CONTINUED)
 def test_ranks_train_a_network_as_one_process_does(ranks, name):
     models = [found["continued"][name] for found in ranks]
-    alone = fit(name, fits=CONTINUED, start=fit(name, fits=CONTINUED))
+    whole = fit(name, fits=CONTINUED, start=alone(name, "continued"))
     for model in models[1:]:
         assert_array_equal(numbers(model), numbers(models[0]))
-    assert_allclose(numbers(models[0]), numbers(alone), atol=1e-9)
-    assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=1e-9)
-    assert models[0].validation_loss_ == pytest.approx(alone.validation_loss_, rel=1e-9)
+    assert_allclose(numbers(models[0]), numbers(whole), atol=1e-9)
+    assert_allclose(models[0].objective_curve_, whole.objective_curve_, rtol=1e-9)
+    assert models[0].validation_loss_ == pytest.approx(whole.validation_loss_, rel=1e-9)
 
 
 def test_module_of_a_shared_warm_start_may_be_a_lambda(ranks):
@@ -140,12 +147,12 @@ def test_module_of_a_shared_warm_start_may_be_a_lambda(ranks):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", ONE_BATCH)
 def test_ranks_take_the_steps_of_one_process_on_one_batch(ranks, name):
-    models, alone = [found["one batch"][name] for found in ranks], fit(name, fits=ONE_BATCH)
+    models, whole = [found["one batch"][name] for found in ranks], fit(name, fits=ONE_BATCH)
     X, _, _, _ = problem(2)
     for model in models:
-        assert_allclose(model.objective_curve_, alone.objective_curve_, rtol=1e-9)
+        assert_allclose(model.objective_curve_, whole.objective_curve_, rtol=1e-9)
         assert_all_close(
-            model.latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=1e-9
+            model.latent_mean_and_variance(X), whole.latent_mean_and_variance(X), atol=1e-9
         )
 
 
@@ -180,22 +187,22 @@ def test_without_repeats_a_row_is_in_one_minibatch(n_rows, monkeypatch):
 @pytest.mark.parametrize("name", ["sep", "sep, three classes", "sep, sign rule, empty shard"])
 def test_every_rank_has_the_left_out_probabilities_of_its_rows(ranks, name):
     shards = [found["fitted"][name].loo_proba_ for found in ranks]
-    alone = fit(name)
-    assert_allclose(np.concatenate(shards), alone.loo_proba_, atol=1e-9)
+    whole = alone(name)
+    assert_allclose(np.concatenate(shards), whole.loo_proba_, atol=1e-9)
     for found in ranks:
-        assert found["fitted"][name].loo_log_loss_ == pytest.approx(alone.loo_log_loss_, abs=1e-12)
+        assert found["fitted"][name].loo_log_loss_ == pytest.approx(whole.loo_log_loss_, abs=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_are_shared_too(ranks, name):
-    models, alone = [found["streamed"][name] for found in ranks], stream(name)
+    models, whole = [found["streamed"][name] for found in ranks], stream(name)
     for model in models[1:]:
         assert_array_equal(numbers(model), numbers(models[0]))
-    assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, 1e-8))
+    assert_allclose(numbers(models[0]), numbers(whole), atol=COEFFICIENTS.get(name, 1e-8))
     X, _, _, _ = problem(2)
     assert_all_close(
-        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), atol=1e-9
+        models[0].latent_mean_and_variance(X), whole.latent_mean_and_variance(X), atol=1e-9
     )
 
 
