@@ -1,5 +1,7 @@
 """Weak signal: every estimator's defaults are about as good as a constant and a linear model."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ CASES = [
 ]
 
 
+@cache  # every estimator is compared with the same baselines
 def losses(task, problem, method, n=N, d=D):
     """Return the losses of several draws, and the coverage of intervals."""
     found = [weak_signal.evaluate(task, problem, n, d, seed, method) for seed in range(DRAWS)]
