@@ -43,7 +43,7 @@ class Problem:
     # Takes models and their summaries and returns the fitted attributes, for callbacks that ask for
     # the estimator in the middle of a fit. None where one model is not the whole estimator.
     attributes: Any = None
-    shared: dict = field(default_factory=dict)  # of `drawn`, by all models of an estimator
+    shared: dict = field(default_factory=dict)  # results of `drawn`, for all models of an estimator
 
     @cached_property
     def seed(self) -> int:
@@ -57,7 +57,8 @@ class Problem:
     def drawn(self, key: tuple, draw) -> Any:
         """Return what ``draw`` returns by random numbers, shared by models that would draw alike.
 
-        They do if ``key`` is the same, which names what else it depends on besides X and weights.
+        They do if their random numbers and ``key`` are the same. The key says what the result
+        depends on besides X and the weights.
         """
         key = *key, joblib.hash(self.random_state.get_state())
         if key not in self.shared:

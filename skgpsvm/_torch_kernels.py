@@ -379,8 +379,8 @@ def fitting_points(kernel, Z, X):
     """Return the points Z (m, d), float64, as a kernel takes them beside rows X.
 
     Where features are far from zero, such as days, float32 has few digits left for differences.
-    Rows are in float32 if they were given so, and are exact. Points between rows would be rounded,
-    and would not be those of `Kzz` any more, whose inverse amplifies the difference.
+    Rows that were given in float32 are exact. Points between rows would be rounded: they would no
+    longer be those of `Kzz`, whose inverse amplifies the difference.
     """
     return Z if kernel.takes_double_points else Z.to(X.dtype)
 

@@ -62,8 +62,10 @@ def test_models_that_draw_alike_share_what_they_draw():
     assert calls == [first]
     # As if both had drawn
     assert first.random_state.rand() == second.random_state.rand()
-    found = [each.drawn(("points", k), lambda each=each: draw(each)) for each, k in
-             ((first, 2), (second, 3))]  # fmt: skip
+    found = [
+        each.drawn(("points", k), lambda each=each: draw(each))
+        for each, k in ((first, 2), (second, 3))
+    ]
     assert len(calls) == 3  # random numbers, or what else it depends on, differ
     assert_array_equal(found[0], found[1])
 
