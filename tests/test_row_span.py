@@ -47,6 +47,15 @@ def test_weak_text_is_no_worse_than_a_constant(n_words, n_classes, n_inducing, c
 
 
 @BOTH
+@pytest.mark.parametrize(("seed", "n", "strength"), [(1, 600, 0.9), (2, 600, 0.7)])
+def test_a_weak_effect_is_found_from_large_variances(seed, n, strength, classifier):
+    # Line searches from the initial variances alone ended at no function.
+    X, y = texts(n + 1000, 6000, 2, seed, strength)
+    model = classifier(random_state=0).fit(X[:n], y[:n])
+    assert log_loss(y[n:], model.predict_proba(X[n:])) < np.log(2) - 0.015
+
+
+@BOTH
 def test_strong_text_is_classified(classifier):
     X, y = texts(900, 3000, 3, strength=2.0)
     model = classifier(random_state=0).fit(X[:300], y[:300])

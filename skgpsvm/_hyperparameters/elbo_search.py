@@ -42,7 +42,7 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
         sites = LikelihoodSites(Softmax(), sparse.likelihood.n_latents)
         softmax, _ = learn_on_elbo(replace(sparse, likelihood=sites), start, "softmax")
         return learn_from_best(sparse, [model, softmax])
-    learning, tensors = _learning(some, model, free), model.state(sparse.rows.device)
+    learning, tensors = elbo_learning(some, model, free), model.state(sparse.rows.device)
     if is_clear or learning.free.prior is None:
         state = learning.init(tensors)
     else:
@@ -78,7 +78,7 @@ def with_kernel_of_few_rows(sparse, start):
         return sparse, start
     free = sparse.free_parts(start)
     if "theta" in free and start.mean is None:
-        learning, tensors = _learning(sparse, start, free), start.state(sparse.rows.device)
+        learning, tensors = elbo_learning(sparse, start, free), start.state(sparse.rows.device)
         scaled = [with_lengths(start, factor).kernel.theta for factor in LENGTH_FACTORS]
         thetas = [prior.smoothest(), *map(tensors["theta"].new_tensor, scaled)]
         state = learning.init(tensors)
@@ -99,7 +99,7 @@ def learn_from_best(sparse, starts):
         return _learn_from(sparse, *starts, free)
     some = sparse.on_few(_COMPARED_ROWS if _every_row(sparse, starts[0], free) else FIRST_ROWS)
     for j, model in enumerate(starts):
-        learning = _learning(some, model, free)
+        learning = elbo_learning(some, model, free)
         state = learning.init(model.state(sparse.rows.device))
         name = f"hyperparameters, {some.rows.n_rows} rows, start {j}"
         sparse.problem.run_stage(name, learning, state, 1, must_converge=False)
@@ -109,13 +109,13 @@ def learn_from_best(sparse, starts):
 
 
 def _learn_from(sparse, model, free, name="hyperparameters"):
-    learning = _learning(sparse, model, free)
+    learning = elbo_learning(sparse, model, free)
     state = learning.init(model.state(sparse.rows.device))
     curve = sparse.problem.run_stage(name, learning, state, sparse.max_iter)
     return model.at(state), curve
 
 
-def _learning(sparse, model, free):
+def elbo_learning(sparse, model, free):
     """Return the stage that learns the free parts of a model."""
     return ElboLearning(
         sparse.likelihood,
