@@ -10,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _forks  # noqa: F401 (its hook lets forked children compute)
@@ -28,6 +28,7 @@ from .._validation import (
     check_finite,
     check_number,
     check_weights,
+    draw_seed,
 )
 from ._inputs import validated
 
@@ -383,7 +384,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         check_number("n_samples", n_samples, 1, integer=True)
         device, dtype = self._torch_options(X)
         generator = torch.Generator()
-        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
+        generator.manual_seed(draw_seed(random_state))
         rows = to_tensor(X, device, dtype)
         posteriors = [part.posterior(device) for part in self._latents]
         draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
