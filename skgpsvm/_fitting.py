@@ -113,7 +113,9 @@ class Run:
         self._context = estimator._init_callback_context(max_subtasks=None)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._shown)
         checkpoint = getattr(estimator, "_checkpoint", None)
-        self._checkpoint, self._unconverged = None, {}
+        self._checkpoint = None
+        # Limits by names of the stages that reached them though they must converge
+        self.unconverged: dict[str, int] = {}
         if checkpoint:
             shards = gather(joblib.hash(data))
             with raise_on_all_ranks():
@@ -122,7 +124,7 @@ class Run:
     @property
     def has_converged(self):
         """True if all stages that must converge have done so."""
-        return not self._unconverged
+        return not self.unconverged
 
     def checkpointed(self, name, make):
         """Return the value that ``make`` gave when the fit began, also if the fit was resumed."""
@@ -180,7 +182,7 @@ class Run:
                 entry = {"state": state.as_dict(), "curve": curve, "done": done, "outline": outline}
                 self._checkpoint.save(name, entry, due=due)
         if must_converge and not done:
-            self._unconverged[name] = max_iter
+            self.unconverged[name] = max_iter
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
 
@@ -211,13 +213,13 @@ class Run:
         if self._checkpoint:
             self._checkpoint.remove()
         vars(self._estimator).update(attributes)
-        if self._unconverged:
-            names = [repr(name) for name in self._unconverged]
+        if self.unconverged:
+            names = [repr(name) for name in self.unconverged]
             rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
             stages = f"stage{'s' * (len(names) > 1)} {', '.join(names[:_MAX_NAMED])}{rest}"
             warn(
                 f"{type(self._estimator).__name__} reached "
-                f"max_iter={max(self._unconverged.values())} before its change fell below tol, in "
+                f"max_iter={max(self.unconverged.values())} before its change fell below tol, in "
                 f"{stages}. Raise max_iter, or tol if the scores are good enough.",
                 ConvergenceWarning,
             )

@@ -84,7 +84,17 @@ def test_steps_that_lower_the_elbo_leave_the_smooth_model(monkeypatch):
     y = np.sin(6 * X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=400)
     smooth = AdditiveGPRegressor(sparse=True, steps=None, **QUICK).fit(X, y)
     monkeypatch.setattr(_search, "step_p_values", lambda *args: dict.fromkeys(range(3), 0.0))
+    run, stages = _search.TermSearch._run, []
+
+    def in_one_round(search, name, stage, max_iter, **options):
+        run(search, name, stage, 1 if name == "steps" else max_iter, **options)
+        stages.append(name)
+
+    monkeypatch.setattr(_search.TermSearch, "_run", in_one_round)
+    # No warning says that the stage which is rejected has not converged, nor do its rounds count.
     tried = AdditiveGPRegressor(sparse=True, **QUICK).fit(X, y)
+    assert "steps" in stages
+    assert_allclose(tried.objective_curve_, smooth.objective_curve_, rtol=1e-12)
     assert_allclose(tried.elbo_, smooth.elbo_, rtol=1e-12)
     assert_allclose(tried.predict(X), smooth.predict(X), rtol=1e-12)
 

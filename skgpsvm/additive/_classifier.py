@@ -163,7 +163,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     elbo_ : float
         ELBO, in nats, over the rows of `fit`.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO plus log prior of each pass, stage after stage; after ``partial_fit``, over its rows.
+        ELBO plus log prior of each pass, stage after stage, without stages that were rejected; after
+        ``partial_fit``, over its rows.
     n_iter_ : int
         Number of passes.
     n_features_in_ : int

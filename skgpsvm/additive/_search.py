@@ -51,6 +51,15 @@ def _best_score(moments):
     return min(scores, key=lambda own: (own.p_value, -own.z), default=PairScore(0.0, 1.0))
 
 
+class _Place(NamedTuple):
+    """Where a search is, see `TermSearch._place`."""
+
+    ascent: AdditiveAscent
+    state: AdditiveState
+    curve: list
+    unconverged: dict
+
+
 @dataclass
 class TermSearch:
     """A fit in progress: the current model, its terms, and how terms are selected."""
@@ -176,7 +185,7 @@ class TermSearch:
         """Add pairs; keep and return those that gain a share of what they need in a few rounds."""
         if not pairs:
             return []
-        before = self.ascent, self.state
+        before = self._place()
         self._begin(replace(self.ascent.basis, terms=self.ascent.basis.terms + pairs))
         if not self.min_gain:
             return pairs
@@ -186,7 +195,7 @@ class TermSearch:
         least = DEFAULTS.promising_share * self._required_gain(pairs[0])
         poor = [pair for pair, gain in gained if gain <= least]
         if len(poor) == len(pairs):
-            self.ascent, self.state = before
+            self._return_to(before)
         elif poor:
             self.ascent.drop(self.state, poor)
         return [pair for pair in pairs if pair not in poor]
@@ -203,11 +212,11 @@ class TermSearch:
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
-            smooth = self.ascent, self.state
+            smooth = self._place()
             self._begin(self.ascents.grids.with_steps(self.ascent.basis, sorted(found), self.rows))
             self.learn("steps")
-            if self.state.elbo < smooth[1].elbo:
-                self.ascent, self.state = smooth
+            if self.state.elbo < smooth.state.elbo:
+                self._return_to(smooth)
 
     def _tested(self, level):
         """Return pairs beside those given that are significant among all (Bonferroni).
@@ -240,12 +249,13 @@ class TermSearch:
         n_of_pairs = len(self.ascent.basis.pairs) * basis.n_inducing_pair**2
         if not smooth or basis.n_weights + n_of_pairs > self.ascent.rows.n_rows:
             return False
-        exact, curve = (self.ascent, self.state), list(self.curve)
+        exact = self._place()
         evidence, self.exact = self.ascent.elbo(self.state), False
         self._begin(replace(basis, terms=self.ascent.basis.terms, pair_kernel=smooth[0]))
         self.learn("inducing points")
         if self.state.elbo < evidence - DEFAULTS.points_loss:
-            (self.ascent, self.state), self.curve, self.exact = exact, curve, True
+            self._return_to(exact)
+            self.exact = True
             return False
         self.kernels = smooth
         if self.most == math.inf:
@@ -254,22 +264,23 @@ class TermSearch:
 
     def _add(self, pairs, stage):
         """Add pairs at the current hyperparameters, and choose the kernel of pairs."""
-        ascent, state = self.ascent, self.state
-        terms, tried = ascent.basis.terms + pairs, {}
+        before, tried = self._place(), {}
+        terms = self.ascent.basis.terms + pairs
         kernels = self.kernels if pairs else self.kernels[:1]
         for kernel in kernels:
-            self.ascent, self.state = ascent, state
-            self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel))
+            self._return_to(before)
+            self._begin(replace(self.ascent.basis, terms=terms, pair_kernel=kernel))
             if len(kernels) > 1:
                 trial, n_rounds = _Trial(self.ascent), self.ascent.trial_rounds
                 self._run(f"{stage}, {kernel} pairs", trial, n_rounds, must_converge=False)
-            tried[kernel] = self.ascent, self.state
+            tried[kernel] = self._place()
         if pairs:
             first, *others = self.kernels
-            least = tried[first][1].objective + DEFAULTS.clear_gain
-            best = max(others, key=lambda kernel: tried[kernel][1].objective, default=first)
-            best = best if tried[best][1].objective > least else first
-            self.kernels, (self.ascent, self.state) = [best], tried[best]
+            least = tried[first].state.objective + DEFAULTS.clear_gain
+            best = max(others, key=lambda kernel: tried[kernel].state.objective, default=first)
+            best = best if tried[best].state.objective > least else first
+            self.kernels = [best]
+            self._return_to(tried[best])
 
     def prune(self):
         """Drop terms whose gain is too small, and learn without them.
@@ -379,12 +390,12 @@ class TermSearch:
             return self.ascent.joint_gain(self.state, effects)
         # Sites are as precise as the scale of y that is left with the effects. Without these, both
         # are learned anew.
-        whole, curve = (self.ascent, self.state), list(self.curve)
+        whole = self._place()
         terms = [term for term in self.ascent.basis.terms if term not in effects]
         self._begin(replace(self.ascent.basis, terms=terms))
         self.learn("without effects")
-        gain = whole[1].elbo - self.state.elbo
-        (self.ascent, self.state), self.curve = whole, curve
+        gain = whole.state.elbo - self.state.elbo
+        self._return_to(whole)
         return gain
 
     def refine(self):
@@ -396,12 +407,12 @@ class TermSearch:
             basis = self.ascents.grids.finer(self.ascent.basis, self.state.length, self.rows)
             if basis is None:
                 return
-            coarse = self.ascent, self.state
+            coarse = self._place()
             self._begin(basis)
             self.learn(f"interactions on {basis.n_inducing_pair} points")
-            gain = self.state.objective - coarse[1].objective
+            gain = self.state.objective - coarse.state.objective
             if gain < self.ascent.tol * self.ascent.rows.tolerance_scale:
-                self.ascent, self.state = coarse
+                self._return_to(coarse)
                 return
             self._learn_without(self._drop_each())
 
@@ -422,6 +433,19 @@ class TermSearch:
         before = self.ascent, self.state
         self.ascent = self.make_ascent(basis)
         self.state = self.ascent.init(self.state.noise, before)
+
+    def _place(self):
+        """Return the model and what leads to it, from which a stage may be tried.
+
+        These are the objectives so far, and the stages that have not converged.
+        """
+        run = self.problem.run
+        return _Place(self.ascent, self.state, list(self.curve), dict(run.unconverged))
+
+    def _return_to(self, place):
+        """Reject all stages since a place: their rounds and warnings are not of this fit."""
+        self.ascent, self.state = place.ascent, place.state
+        self.curve, self.problem.run.unconverged = list(place.curve), dict(place.unconverged)
 
     @property
     def _n_columns(self):
