@@ -163,7 +163,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     elbo_ : float
         ELBO, in nats, over the rows of `fit`.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO plus log prior of each pass, stage after stage, without stages that were rejected; after
+        ELBO plus log prior of each pass, stage after stage, without rejected ones; after
         ``partial_fit``, over its rows.
     n_iter_ : int
         Number of passes.

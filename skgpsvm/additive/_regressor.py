@@ -192,7 +192,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         ELBO of the normalized y, in nats, over the rows of `fit`. It is the log evidence itself
         without inducing points and with Gaussian noise.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO plus log prior of each round, stage after stage, without stages that were rejected; after
+        ELBO plus log prior of each round, stage after stage, without rejected ones; after
         ``partial_fit``, over its rows.
     n_iter_ : int
         Number of rounds.
