@@ -1,8 +1,7 @@
 """Child processes of a process that has fitted models with two threads; run by test_forks.
 
-``children.py METHOD NAME...`` fits estimators of `ESTIMATORS`, and starts a child process that
-predicts with them and fits them anew. ``children.py http`` serves predictions of one estimator by
-HTTP, with two forked workers.
+It fits some of `ESTIMATORS`, and starts a child process by each method, which predicts with them
+and fits them anew. Then it serves predictions of one estimator by HTTP, with two forked workers.
 """
 
 import http.server
@@ -10,15 +9,26 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
-from every_estimator import ESTIMATORS, assert_same, fitted, predictions, problem
+from every_estimator import assert_same, fitted, predictions, problem
 
 N = 600  # enough rows for PyTorch and scikit-learn to use two threads
 TIMEOUT = 90  # seconds
+# One estimator of each family for a fork, which copies the parent; few for a new process.
+FORKED = (
+    "svc, gradient",
+    "svgp, laplace",
+    "ep",
+    "decoupled classifier",
+    "qsgp classifier",
+    "qsrvm",
+    "additive, sparse",
+    "hybrid",
+)
+NAMES = {"fork": FORKED, "forkserver": ("ep", "hybrid"), "spawn": ("ep", "hybrid")}
 
 
 def work(models, expected):
@@ -29,10 +39,8 @@ def work(models, expected):
         assert_same(predictions(fitted(name, N), N), expected[name])
 
 
-def start_child(method, names):
-    """Fit in this process, call `work` in a child process, and predict again in this process."""
-    models = {name: fitted(name, N) for name in names}
-    expected = {name: predictions(model, N) for name, model in models.items()}
+def start_child(method, models, expected):
+    """Call `work` in a child process, and predict again in this process."""
     child = multiprocessing.get_context(method).Process(target=work, args=(models, expected))
     child.start()
     child.join(TIMEOUT)
@@ -44,9 +52,8 @@ def start_child(method, names):
         assert_same(predictions(model, N), expected[name])
 
 
-def serve():
+def serve(model):
     """Predict by two forked workers that share a socket and a model fitted before the fork."""
-    model = fitted("svgp, laplace", N)
     X, _ = problem(model, N)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -80,10 +87,15 @@ def serve():
                 os.waitpid(pid, 0)
 
 
-if __name__ == "__main__":
+def main():
+    """Fit in this process, start child processes, and serve."""
     assert torch.get_num_threads() == 2
-    how, *names = sys.argv[1:]
-    if how == "http":
-        serve()
-    else:
-        start_child(how, names or ESTIMATORS)
+    models = {name: fitted(name, N) for name in FORKED}
+    expected = {name: predictions(model, N) for name, model in models.items()}
+    for method, names in NAMES.items():
+        start_child(method, *({name: of[name] for name in names} for of in (models, expected)))
+    serve(models["svgp, laplace"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """Quadruply stochastic GPs: estimates over all draws, bounds, covariances, both solvers."""
 
 import pickle
-from copy import copy
+from copy import copy, deepcopy
 from itertools import combinations, product
 
 import numpy as np
@@ -416,11 +416,11 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
         support = bases.at(state.support_theta).mean(state.support, state.coef)
         assert_allclose(state.at_support, support, atol=1e-9)
         found = torch.stack(
-            [torch.stack(steps._estimate_latents(state, X, generator).f) for _ in range(2000)]
+            [torch.stack(steps._estimate_latents(state, X, generator).f) for _ in range(800)]
         )
     found = found.flatten(0, 1)[..., 0]
     gap = found.mean(0) - bases.at(state.theta).mean(X, state.coef)[:, 0]
-    assert (gap.abs() < 4 * found.std(0) / 4000**0.5).all()
+    assert (gap.abs() < 4 * found.std(0) / 1600**0.5).all()
     with torch.no_grad():
         steps.step(state)
     assert torch.equal(state.support_theta, state.theta)  # renewed at the 30th
@@ -433,11 +433,11 @@ def test_noise_and_kernel_are_learned_along_the_steps():
     model = QSGPRegressor(1.0 * RBF(1.5), solver=solver, noise_variance=2.0, **shared)
     held = clone(model).set_params(**FIXED, max_iter=2).fit(X, y)
     kernel, noise = held.kernel_, held.noise_variance_
-    rows = clone(model).set_params(**FIXED, max_iter=200, solver__learn_hyperparameters=True)
+    rows = clone(model).set_params(**FIXED, max_iter=120, solver__learn_hyperparameters=True)
     learned = rows.fit(X, y)
     assert kernel == 1.0 * RBF(1.5)
     assert noise == pytest.approx(2.0 * y.var())
-    # There are about 70 steps of Adam of 0.05 each; the exact GP has 0.01.
+    # There are about 40 steps of Adam of 0.05 each; the exact GP has 0.01.
     assert 0.01 < learned.noise_variance_ < noise / 4
     assert learned.objective_curve_[-1] > learned.objective_curve_[20] + 50
     assert learned.kernel_.k2.length_scale > 2
@@ -772,19 +772,21 @@ def test_number_of_functions_may_change_from_fit_to_fit():
     assert model.basis_.n_pairs == 10
 
 
-@pytest.mark.parametrize("size", [20, 100])
 @pytest.mark.parametrize("step", ["sgd", "adagrad"])
-def test_later_chunks_do_not_spoil_the_first(step, size):
+def test_later_chunks_do_not_spoil_the_first(step):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1100, 2))
     f = 2 * np.sin(2 * X[:, 0]) + X[:, 1]
     y = f + 0.5 * rng.normal(size=1100)
-    model = QSGPRegressor(solver=step, n_basis=2000, n_inducing=100, random_state=0)
-    model.partial_fit(X[:200], y[:200])
-    for start in range(200, 600, size):
-        chunk = slice(start, start + size)
-        model.partial_fit(X[chunk], y[chunk])
-    assert np.sqrt(np.mean((model.predict(X[600:]) - f[600:]) ** 2)) < 0.4  # a constant has 1.7
+    first = QSGPRegressor(solver=step, n_basis=2000, n_inducing=100, random_state=0)
+    first.partial_fit(X[:200], y[:200])
+    for size in (20, 100):
+        model = deepcopy(first)
+        for start in range(200, 600, size):
+            chunk = slice(start, start + size)
+            model.partial_fit(X[chunk], y[chunk])
+        error = np.sqrt(np.mean((model.predict(X[600:]) - f[600:]) ** 2))
+        assert error < 0.4  # a constant has 1.7
 
 
 def test_steps_do_not_diverge_where_rows_tell_little():

@@ -78,7 +78,7 @@ def test_posterior_is_the_optimum_of_the_elbo():
     model.set_params(solver="natural_gradient", max_iter=2000).fit(X, y)
     loss, moments = dense_elbo(X, y, 0.1)
     start = np.zeros((2, 2, 45))
-    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-14, "gtol": 1e-8}
+    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-11}
     found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
     # Natural gradients add 1e-6 of the variance to the diagonal of Kzz.
     assert model.elbo_ == pytest.approx(-found.fun, abs=2e-3)
@@ -119,7 +119,7 @@ def test_gradients_at_the_optimal_posterior_are_those_of_the_best_elbo():
         basis = whitened_basis(kernels, theta, Z)
         ascent = DifferentiableAscent(likelihood.at(noise), basis, rows)
         state = ascent.init()
-        for _ in range(300):
+        for _ in range(60):
             ascent.uphill_sweep(state)
         return ascent, state
 
