@@ -157,11 +157,12 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 
 
 def family_problem(estimator, problem, mean, n_inducing, jitter):
-    """Return the `SparseProblem` of a regression by a family, and a list of its start.
+    """Return the `SparseProblem` of a regression by a family, and a list of its starts.
 
     A cold fit starts from a Gaussian process of the link of y: at its kernel and posterior, in
     units of the link, with the dispersion that the variance of its noise implies. Its weights have
-    a mean of one, as those of the rows may be exposures in any unit.
+    a mean of one, as those of the rows may be exposures in any unit. If the kernel is learned, the
+    second start has the initial one, and the posterior and dispersion of links that are all noise.
     """
     rougher = ROUGHER if n_inducing >= problem.rows.n_rows else ()  # few points cannot follow them
     options = {"rougher": rougher, "mean_variance": _MEAN_VARIANCE_OF_LINKS}
@@ -189,16 +190,27 @@ def family_problem(estimator, problem, mean, n_inducing, jitter):
         start = replace(start, kernel=with_lengths(start, 1.0, unit).kernel)
     variance = noise.variance(start.state(rows.device)["noise"]) * scale.square()
     variance = variance.clamp_min(_MIN_VARIANCE_OF_LINKS)
+    # As Gaussian links, few counts or amounts of heavy tails may be all noise, or no noise.
+    starts = [(start.kernel, variance)]
+    if found.learned:
+        starts.append((sparse.kernel, scale.square().clamp_min(_MIN_VARIANCE_OF_LINKS)))
     start = replace(start, noise=(), mean=None, root=None)
-    if len(sparse.likelihood.parameters()):
+    has_dispersion = len(sparse.likelihood.parameters()) > 0
+    if has_dispersion:
         dispersion = family.dispersion(variance, means)
         lowest = _min_dispersion(rows, dispersion, family.is_count)
         # Zeros alone are as likely at any dispersion, and the larger it is, at any mean.
         all_zero = not rows.sum(rows.weights @ rows.targets)[0].any()
         limits = math.log(lowest), math.log(lowest) if all_zero else PARAMETER_BOUNDS[1]
         found = replace(found, noise=replace(found.noise, given=GivenNoise(lowest, limits)))
-        start = replace(start, noise=tuple(dispersion.clamp_min(lowest).log().tolist()))
-    return found, [at_gaussian_posterior(start, variance, links)]
+
+    def start_at(kernel, variance):
+        noise = ()
+        if has_dispersion:
+            noise = tuple(family.dispersion(variance, means).clamp_min(lowest).log().tolist())
+        return at_gaussian_posterior(replace(start, kernel=kernel, noise=noise), variance, links)
+
+    return found, [start_at(*each) for each in starts]
 
 
 def _min_dispersion(rows, dispersion, is_count):

@@ -468,3 +468,33 @@ def test_kernel_that_explains_nothing_is_told(likelihood):
         SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, np.full(200, level)))
     with warnings.catch_warnings(action="error"):
         SVGPRegressor(kernel, likelihood=likelihood).fit(X, drawn(likelihood, f))
+
+
+def sparse_outcomes(likelihood, n, seed):
+    """Return X, outcomes of weak information, and a wave's means: few counts, or heavy tails."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n, 2))
+    mean = np.exp(1 + np.sin(1.5 * X[:, 0]) + 0.3 * X[:, 1])
+    if likelihood == "gamma":
+        return X, 1e4 * rng.gamma(0.7, mean / 0.7), 1e4 * mean
+    if likelihood == "poisson":
+        return X, rng.poisson(mean / 15), mean / 15
+    return X, rng.negative_binomial(1, 1 / (1 + mean / 10)), mean / 10
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "seed"),
+    [("poisson", 2), ("poisson", 4), ("negative_binomial", 3), ("gamma", 0), ("gamma", 2)],
+)
+def test_effects_on_few_counts_and_heavy_tailed_amounts_are_found(likelihood, seed):
+    # As Gaussian links they are all noise, or a function that follows every row.
+    X, y, _ = sparse_outcomes(likelihood, 200, seed)
+    new, _, mean = sparse_outcomes(likelihood, 800, 1000 + seed)
+    options = {"likelihood": likelihood, "random_state": 0}
+    kernel = 1.0 * RBF([1.2, 3.0])
+    fixed = SVGPRegressor(kernel, optimizer=None, **options).fit(X, y)
+    learned = SVGPRegressor(kernel, **options).fit(X, y)
+    assert learned.elbo_ > fixed.elbo_ - 0.1
+    for model in (learned, SVGPRegressor(**options).fit(X, y)):
+        error = np.sqrt(np.mean((model.predict(new) - mean) ** 2)) / mean.std()
+        assert error < 0.95

@@ -485,7 +485,7 @@ class SVGPRegressor(GPRegressor):
         if not collapsed:
             stage = posterior_stage(sparse, starts[0], solver, in_batches=False)
             return fit_posterior(sparse, starts[0], stage, regression_summary)
-        if every_row and len(starts) > 1 and n_rows > _FIRST_POINTS:
+        if every_row and self._noise_varies and len(starts) > 1 and n_rows > _FIRST_POINTS:
             # The second start is near constant noise. The first is the optimum of few points,
             # as a mean that follows every row leaves no noise that could vary.
             prefix = f"{problem.prefix}{_FIRST_POINTS} points: "
