@@ -15,9 +15,10 @@ from ._rows import Rows
 from ._transfers import to_device
 
 _MIN_ROWS = 256  # of a chunk, however many features they have
-# Classifiers and additive models scale weights of a larger mean while they learn hyperparameters.
-# That of bootstrap samples is below.
-MAX_MEAN_WEIGHT = 2.0
+# Weights of a larger mean are scaled where hyperparameters of classifiers and additive models are
+# learned. That of bootstrap samples is below.
+_MAX_MEAN_WEIGHT = 2.0
+_LIGHT = 0.02  # share of the mean weight from which on a row counts fully in `with_even_weights`
 _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
 # Rows recur by themselves if each feature has fewer values than this, or more units of weight for
 # each of them.
@@ -166,19 +167,42 @@ class WeightedDataset:
         (squares,) = self.sum(self.weights.double().square().sum())
         return squares.item() > _MAX_WEIGHT * self.total_weight
 
-    def with_normalized_weights(self, above=1.0):
-        """Return these rows with weights scaled to a mean of one if their mean is above a limit.
+    def with_moderate_weights(self):
+        """Return these rows with weights scaled to a mean of one if their mean is above two.
 
         Copies of a row have no scatter, so that the evidence would favor too little noise. The
-        weights are not scaled if most of the weight belongs to rows that differ from another row
-        only in the target.
+        weights are not scaled where there is `_scatter_in_copies`.
         """
-        if self.total_weight / self.n_rows <= above:
+        moderate = self.total_weight / self.n_rows <= _MAX_MEAN_WEIGHT
+        return self if moderate or self._scatter_in_copies() else self.with_mean_weight_one()
+
+    def with_even_weights(self):
+        r"""Return these rows with equal weights, of a mean of at most one, to learn noise from.
+
+        The evidence takes a row of weight w for w rows that agree. With leverages h, the noise of
+        highest evidence is :math:`\sum_i w_i r_i^2 / \sum_i (w_i - h_i)`. The residuals r of rows
+        with equal noise, whatever their weights, have :math:`\sum_i w_i (1 - h_i)` times that noise
+        in the numerator. As heavy rows have large leverages, the noise would be too small, which
+        makes these leverages larger still, until the function follows the heavy rows.
+
+        Rows of less than a fiftieth of the mean weight count in proportion to their weight, so
+        that a weight of zero is the limit of small ones. Weights remain as they are where there is
+        `_scatter_in_copies`.
+        """
+        mean = self.total_weight / self.n_rows
+        even = (self.weights / (_LIGHT * mean)).clamp_max(1.0) * min(mean, 1.0)
+        (n_changed,) = self.sum((even != self.weights).sum())
+        if not n_changed or self._scatter_in_copies():
             return self
+        return self._scaled(even / self.weights)
+
+    def _scatter_in_copies(self):
+        """Return whether most of the weight is on rows that others equal but for the target.
+
+        Their weights then are numbers of observations that do scatter, such as ratings of items.
+        """
         (scattered,) = self.sum(self.weights[self._have_others()].sum())
-        if 2 * scattered.item() > self.total_weight:
-            return self
-        return self.with_mean_weight_one()
+        return 2 * scattered.item() > self.total_weight
 
     def with_mean_weight_one(self):
         """Return these rows with weights that are scaled to a mean of one."""

@@ -228,21 +228,41 @@ def test_units_are_shares_of_many_observations():
     assert np.bincount(rows.units()).tolist() == [100, 25, 1]
 
 
-def test_thinned_rows_weigh_one_on_average():
-    weights = np.array([1.0, 1.0, 4.0])
-    rows = WeightedDataset(np.eye(3), np.zeros(3), weights, CPU, torch.float64)
-    normalized = rows.with_normalized_weights()
-    assert_allclose(normalized.weights, weights / 2)
-    assert normalized.total_weight == 3
-    assert rows.total_weight == 6
-    assert rows.are_repeated()
-    ratings = WeightedDataset(np.ones((3, 2)), np.arange(3.0), weights, CPU, torch.float64)
-    assert ratings.with_normalized_weights() is ratings
-    light = WeightedDataset(np.eye(3), np.zeros(3), weights / 2, CPU, torch.float64)
-    assert light.with_normalized_weights() is light
-    assert not WeightedDataset(
-        np.eye(3), np.zeros(3), np.ones(3), CPU, torch.float64
-    ).are_repeated()
+def dataset(X, weights):
+    return WeightedDataset(X, np.arange(float(len(X))), np.array(weights), CPU, torch.float64)
+
+
+def test_large_weights_are_scaled_to_one_on_average():
+    weights = np.array([1.0, 1.0, 7.0])
+    rows = dataset(np.eye(3), weights)
+    assert_allclose(rows.with_moderate_weights().weights, weights / 3)
+    assert_allclose(rows.with_moderate_weights().total_weight, 3)
+    assert rows.total_weight == 9
+    moderate = dataset(np.eye(3), weights / 2)
+    assert moderate.with_moderate_weights() is moderate
+
+
+def test_even_weights_are_one_or_their_mean_but_for_light_rows():
+    X, weights = np.eye(4), np.array([0.5, 2.0, 5.49, 0.01])
+    assert_allclose(dataset(X, weights).with_even_weights().weights, [1, 1, 1, 0.25])
+    few = dataset(X, weights / 10).with_even_weights()  # fewer observations than rows
+    assert_allclose(few.weights, [0.2, 0.2, 0.2, 0.05])
+    assert_allclose(few.total_weight, few.weights.sum())
+    for equal in (0.25, 1.0):
+        rows = dataset(X, np.full(4, equal))
+        assert rows.with_even_weights() is rows
+    assert_allclose(dataset(X, np.full(4, 3.0)).with_even_weights().weights, 1)
+
+
+def test_weights_of_rows_that_differ_in_the_target_alone_stay():
+    ratings = dataset(np.ones((3, 2)), [1.0, 1.0, 7.0])
+    assert ratings.with_moderate_weights() is ratings
+    assert ratings.with_even_weights() is ratings
+
+
+def test_rows_are_repeated_where_weights_are_unequal_or_large():
+    assert dataset(np.eye(3), [1.0, 1.0, 4.0]).are_repeated()
+    assert not dataset(np.eye(3), [1.0, 1.0, 1.0]).are_repeated()
 
 
 def test_rows_are_left_out_with_all_weight_unless_others_differ_in_the_target():

@@ -314,3 +314,26 @@ def test_other_fits_have_a_constant_mean(case):
         SVGPRegressor(kernel, mean=mean, random_state=0).fit(X, y) for mean in (None, "constant")
     )
     assert_array_equal(found.predict(X), constant.predict(X))
+
+
+WEIGHTS = {
+    "exponential": lambda rng, n: rng.exponential(size=n),
+    "lognormal": lambda rng, n: rng.lognormal(size=n),
+    "two values": lambda rng, n: rng.choice([0.1, 1.9], n),
+}
+
+
+@pytest.mark.parametrize("method", [SVGPRegressor, DecoupledGPRegressor])
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("amplitude", [0.0, 1.0])
+def test_unequal_weights_hide_no_noise(amplitude, name, method):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0, 6, (250, 1))
+    y = amplitude * np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=250)
+    weights = WEIGHTS[name](np.random.default_rng(101), 250)
+    model = method(random_state=0).fit(X, y, sample_weight=weights / weights.mean())
+    assert_allclose(model.noise_variance_, 0.09, rtol=0.25)
+    grid = np.linspace(0, 6, 200)[:, None]
+    mean, std = model.predict(grid, return_std=True)
+    assert_allclose(std.mean(), 0.3, rtol=0.2)
+    assert np.sqrt(np.mean((mean - amplitude * np.sin(2 * grid[:, 0])) ** 2)) < 0.15

@@ -81,7 +81,7 @@ def test_scaled_weights_are_of_as_many_observations():
     assert_array_equal(part.units(), np.arange(20))
     assert_array_equal(part.left_out_weights, part.weights)
     for other in (rows_of(X[::5], y[::5], np.full(8, 3.0)), part):
-        scaled = other.with_normalized_weights()
+        scaled = other.with_mean_weight_one()
         assert_allclose(scaled.weights.mean(), 1)
         assert_array_equal(scaled.observations, other.observations)
         assert_array_equal(scaled.units(), other.units())

@@ -89,7 +89,7 @@ class CollapsedSearch:
         # The same parts of alternative kernels are free.
         self._free = sparse.free(start, self._free_parts, NOISE_BOUNDS)
         gaussian = noise.likelihood == "gaussian"
-        self._rows = rows.with_normalized_weights() if gaussian else rows.winsorized()
+        self._rows = rows.with_even_weights() if gaussian else rows.winsorized()
         tensors = start.state(rows.device)
         log_variance = noise.variance(tensors["noise"]).log()
         self._first = Hyperparameters(tensors["theta"], tensors["Z"], log_variance)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from .._collapsed import are_points
-from .._data import MAX_MEAN_WEIGHT
 from .._inference.elbo_learning import ElboLearning
 from .._sites import LikelihoodSites
 from ..likelihoods import Softmax
@@ -29,7 +28,7 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     """
     sparse, start = with_kernel_of_few_rows(sparse, start)
     # Copies of rows would be evidence of a function that follows each of them.
-    sparse = sparse.on(sparse.rows.with_normalized_weights(MAX_MEAN_WEIGHT))
+    sparse = sparse.on(sparse.rows.with_moderate_weights())
     free, run_stage = sparse.free_parts(start), sparse.problem.run_stage
     if not free:
         return start, []

@@ -29,7 +29,7 @@ def refine_on_evidence(sparse, model):
     if not parts:
         return model
     problem, device = sparse.problem, sparse.rows.device
-    rows = sparse.rows.with_normalized_weights()
+    rows = sparse.rows.with_even_weights()
     units = rows.units()
     order = problem.random_state.permutation(len(units))[: EVIDENCE_ROWS[-1]].copy()
     train, validation, more = np.split(order, EVIDENCE_ROWS[:-1])

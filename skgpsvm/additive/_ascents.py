@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .._data import MAX_MEAN_WEIGHT
 from .._sites import SiteLikelihood
 from ._defaults import DEFAULTS
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
@@ -69,7 +68,7 @@ class Ascents:
         distinguished from noise.
         """
         numbers = any(not (feature.n_levels or feature.constant) for feature in features)
-        return rows.with_normalized_weights(MAX_MEAN_WEIGHT) if numbers else rows
+        return rows.with_moderate_weights() if numbers else rows
 
     def is_exact(self, requested, rows, wide):
         """Return whether a fit ends without inducing points.

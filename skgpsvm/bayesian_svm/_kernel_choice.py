@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 
 from .._calibration import Calibration, is_significant_gain
-from .._data import MAX_MEAN_WEIGHT
 from .._fitting import Stage, State
 from .._hinge_sites import ContrastSites
 from .._hyperparameters.short_lengths import explains_most, has_several_lengths, shortened
@@ -277,7 +276,7 @@ def chosen_kernel(sparse, model, other=None):
     Of many classes, only the rows of the largest are used.
     """
     problem, hinge, Z = sparse.problem, sparse.likelihood, model.Z
-    rows = sparse.rows.with_normalized_weights(MAX_MEAN_WEIGHT)
+    rows = sparse.rows.with_moderate_weights()
     hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _SEARCH_SIZE[0]])
 
     def choice(kernel, n_rows, n_points):

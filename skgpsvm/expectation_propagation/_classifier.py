@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from .._data import MAX_MEAN_WEIGHT
 from .._estimators import EvidenceMixin, GPClassifier
 from .._hyperparameters.default_kernels import with_learned_mean
 from .._hyperparameters.elbo_search import with_kernel_of_few_rows
@@ -317,7 +316,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         They are those of the highest evidence if learning ``converges``, otherwise a better start.
         """
         # Copies of rows would be evidence of a function that follows each of them.
-        learned_from = sparse.on(sparse.rows.with_normalized_weights(MAX_MEAN_WEIGHT))
+        learned_from = sparse.on(sparse.rows.with_moderate_weights())
         model = with_fewer_points(sparse, start) if free == ["theta"] else start
         curve, ended = (), None
         if sparse.problem.start is None and "theta" in free:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 
 from .._calibration import is_significant_gain
-from .._data import MAX_MEAN_WEIGHT
 from .._distributed import check_equal
 from .._estimators import FOLLOWED
 from .._parameters import ALWAYS, where
@@ -80,7 +79,7 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
     """
     check_equal({"rows of shape": estimator.input_shape_})
     # Copies of rows would be evidence of a network that follows each of them.
-    rows = problem.rows.with_normalized_weights(MAX_MEAN_WEIGHT)
+    rows = problem.rows.with_moderate_weights()
     is_first = problem.start is None or problem.start.is_initial
     start = None if is_first else problem.start
     salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
