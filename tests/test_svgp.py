@@ -21,7 +21,14 @@ from sklearn.gaussian_process.kernels import (
     WhiteKernel,
 )
 
-from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPClassifier, SVGPRegressor
+from skgpsvm import (
+    AdditiveGPRegressor,
+    BayesianSVC,
+    DecoupledGPRegressor,
+    EPClassifier,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpsvm.active_learning import bald
 from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.kernels import TorchKernel, register_torch_kernel
@@ -256,6 +263,43 @@ def test_first_rows_fewer_than_the_points_are_told(n_inducing, advice):
     with pytest.warns(UserWarning, match=told):
         model.partial_fit(X[:10], y[:10])
     model.partial_fit(X[10:], y[10:])
+
+
+STREAMED = [SVGPRegressor, SVGPClassifier, DecoupledGPRegressor, BayesianSVC, EPClassifier]
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+def test_rows_far_from_those_of_the_first_call_are_told(kind):
+    X = np.random.default_rng(0).uniform(-3, 3, (300, 3))
+    X[:, 2] = 0.1  # constant up to rounding
+    y = (X[:, 0] > 0).astype(int)
+    near = np.argsort(abs(X[:, 1]))
+    options = {"n_inducing": 10, "random_state": 0}
+    model = kind(**options).partial_fit(X[near[:60]], y[near[:60]])
+    model.partial_fit(X[near[-10:]], y[near[-10:]])  # too few to tell
+    with pytest.warns(UserWarning, match="far from those of the first call, in x1. The inducing"):
+        model.partial_fit(X[near[-60:]], y[near[-60:]])
+    given = kind(inducing_points=X[:10], **options).partial_fit(X[near[:60]], y[near[:60]])
+    given.partial_fit(X[near[-60:]], y[near[-60:]])
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_further_rows_of_the_same_distribution_are_not_far(dtype, kind):
+    rng = np.random.default_rng(0)
+    X = np.column_stack(
+        [
+            rng.standard_t(1.5, 600),
+            rng.lognormal(0, 2, 600),
+            rng.random(600) < 0.05,
+            2e4 + rng.normal(size=600),
+            np.where(rng.random(600) < 0.1, -999, rng.normal(size=600)),
+        ]
+    ).astype(dtype)
+    y = (X[:, 3] > 2e4).astype(int)
+    model = kind(n_inducing=10, random_state=0)
+    for part in np.split(np.arange(600), 6):
+        model.partial_fit(X[part], y[part])
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])

@@ -4,6 +4,7 @@ import math
 from functools import cache, partial
 
 import numpy as np
+import torch
 from scipy.sparse import issparse
 
 from .._data import WeightedDataset
@@ -20,6 +21,10 @@ _MAX_GROWTH = 1.2  # of the weight of rows, above which a warm start starts anew
 # A feature has other units, so that a warm start starts anew, if its scale, or its mean in units of
 # the larger scale, differs by more than this. At a factor of 1/8, losses of four classifiers rose.
 _OTHER_UNITS = 4.0
+# At most a sixteenth of any distribution is so many standard deviations from its mean (Chebyshev).
+# Rows of a stream are others than the first call's if more than an eighth are, and more than a few.
+_FAR, _MANY_FAR, _FEW_FAR = 4.0, 0.125, 10
+_MAX_NAMED = 5  # features that a warning lists
 _OF_LEARNING = "learn_inducing", "max_iter", "optimizer", "solver", "tol"
 
 
@@ -48,8 +53,9 @@ def stream(estimator, X, y, sample_weight, **more):
 
     The parameters are those of `fit_models`. For updates, the estimator provides
     ``_update_model(problem)``, which returns a `Fitted`; its ``_fitted_attributes`` is called with
-    ``streamed=True``. The first call warns if it has few rows. It is an update, too, if the
-    estimator's ``_first_call_updates`` says so.
+    ``streamed=True``. The first call warns if it has few rows, and further ones if many rows are
+    far from those of the first. It is an update, too, if the estimator's ``_first_call_updates``
+    says so.
     """
     if getattr(estimator, "class_weight", None) == "balanced":
         raise ValueError(
@@ -58,20 +64,19 @@ def stream(estimator, X, y, sample_weight, **more):
         )
     previous = getattr(estimator, "_latents", None)
     check_same("a model to continue", previous)
+    data = X, y, sample_weight, more
     if previous is not None:
-        return _run(estimator, (X, y, sample_weight, more), previous, streamed=True)
+        return _run(estimator, data, previous, streamed=True)
     updates = estimator._first_call_updates()
-    if updates:
-        _run(estimator, (X, y, sample_weight, more), None, streamed=True)
-    else:
-        fit_models(estimator, X, y, sample_weight, **more)
+    estimator._forget()
+    _run(estimator, data, None, streamed=updates, continued=True)
     if lacking := estimator._classes_without_rows():
         warn(
             f"The first call to {type(estimator).__name__}.partial_fit had no rows of the classes "
             f"{lacking}. It fixes what later calls keep, such as kernel, inducing points or terms, "
             "which suit the other classes alone. Pass some rows of every class to it."
         )
-    if not updates and isinstance(getattr(estimator, "inducing_points", None), str):
+    if not updates and _chooses_points(estimator):
         n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
         if n_rows < m:
             lower = "" if estimator.n_inducing is None else f", or lower n_inducing={m}"
@@ -83,7 +88,8 @@ def stream(estimator, X, y, sample_weight, **more):
     return estimator
 
 
-def _run(estimator, data, previous, streamed=False):
+def _run(estimator, data, previous, streamed=False, continued=False):
+    """Fit or update an estimator; ``continued`` says whether `partial_fit` may follow a fit."""
     X, y, sample_weight, more = data
     method = "partial_fit" if streamed else "fit"
     with raise_on_all_ranks():
@@ -139,10 +145,45 @@ def _run(estimator, data, previous, streamed=False):
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
     if learns and not streamed and not (previous and _keeps_learned(estimator)):
         estimator._learned = _learned_with(estimator, rows) if run.has_converged else None
-    if estimator.warm_start and not previous:
+    if not previous and (estimator.warm_start or (continued and _chooses_points(estimator))):
         estimator._scaler = fit_scaler()
     run.end(attributes(models, summaries) | history(*curves), doubts)
+    if previous and streamed and _chooses_points(estimator):
+        _warn_of_far_rows(estimator, rows)
     return estimator
+
+
+def _chooses_points(estimator):
+    """Return whether an estimator has inducing points that it chooses in the first call."""
+    return isinstance(getattr(estimator, "inducing_points", None), str)
+
+
+def _warn_of_far_rows(estimator, rows):
+    """Warn if many rows are far from those of the first call in some features."""
+    scaler = getattr(estimator, "_scaler", None)
+    if scaler is None or len(scaler.var_) < rows.X.shape[1]:
+        return
+    rounding = 8 * torch.finfo(rows.dtype).eps * np.abs(scaler.mean_)
+    moments = scaler.mean_, np.maximum(_FAR * np.sqrt(scaler.var_), rounding)
+    mean, reach = (torch.as_tensor(part, device=rows.device) for part in moments)
+    numbers, total = torch.zeros_like(mean), torch.zeros_like(mean)
+    for index in rows.chunks():
+        X, _, weights = rows.take(index)
+        far = ((X.to_dense().double() - mean).abs() > reach).double()
+        numbers, total = numbers + far.sum(0), total + weights.double() @ far
+    numbers, total = rows.sum(numbers, total)
+    many = (numbers > _FEW_FAR) & (total > _MANY_FAR * rows.total_weight)
+    if not many.any():
+        return
+    names = getattr(estimator, "feature_names_in_", [f"x{j}" for j in range(len(many))])
+    found = [str(name) for name, own in zip(names, many.tolist(), strict=True) if own]
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    warn(
+        f"{type(estimator).__name__}.partial_fit got many rows far from those of the first call, "
+        f"in {', '.join(found[:_MAX_NAMED])}{more}. The inducing points stay where they were, so "
+        "that the model does not follow such rows. Pass rows of the whole range to the first call, "
+        "or fit again."
+    )
 
 
 def _has_grown(estimator, weights):
