@@ -15,8 +15,8 @@ from ._rows import Rows
 from ._transfers import to_device
 
 _MIN_ROWS = 256  # of a chunk, however many features they have
-# Weights of a larger mean are scaled where hyperparameters of classifiers and additive models are
-# learned. That of bootstrap samples is below.
+# Weights of a larger mean are scaled where additive models and hybrid networks learn. That of
+# bootstrap samples is below.
 _MAX_MEAN_WEIGHT = 2.0
 _LIGHT = 0.02  # share of the mean weight from which on a row counts fully in `with_even_weights`
 _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
@@ -177,20 +177,25 @@ class WeightedDataset:
         return self if moderate or self._scatter_in_copies() else self.with_mean_weight_one()
 
     def with_even_weights(self):
-        r"""Return these rows with equal weights, of a mean of at most one, to learn noise from.
+        r"""Return these rows with equal weights, of a mean of at most one, to learn kernels from.
 
         The evidence takes a row of weight w for w rows that agree. With leverages h, the noise of
         highest evidence is :math:`\sum_i w_i r_i^2 / \sum_i (w_i - h_i)`. The residuals r of rows
         with equal noise, whatever their weights, have :math:`\sum_i w_i (1 - h_i)` times that noise
         in the numerator. As heavy rows have large leverages, the noise would be too small, which
-        makes these leverages larger still, until the function follows the heavy rows.
+        makes these leverages larger still, until the function follows the heavy rows. Functions of
+        classes likewise become large and rough.
 
         Rows of less than a fiftieth of the mean weight count in proportion to their weight, so
         that a weight of zero is the limit of small ones. Weights remain as they are where there is
-        `_scatter_in_copies`.
+        `_scatter_in_copies`. Exposures are no numbers of copies, and only `with_moderate_weights`.
         """
-        mean = self.total_weight / self.n_rows
-        even = (self.weights / (_LIGHT * mean)).clamp_max(1.0) * min(mean, 1.0)
+        if not self._count_rows:
+            return self.with_moderate_weights()
+        least = _LIGHT * self.total_weight / self.n_rows
+        even = (self.weights / least).clamp_max(1.0)
+        (n_even,) = self.sum(even.sum())
+        even = even * min(self.total_weight / n_even.item(), 1.0)
         (n_changed,) = self.sum((even != self.weights).sum())
         if not n_changed or self._scatter_in_copies():
             return self

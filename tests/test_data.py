@@ -246,8 +246,10 @@ def test_even_weights_are_one_or_their_mean_but_for_light_rows():
     X, weights = np.eye(4), np.array([0.5, 2.0, 5.49, 0.01])
     assert_allclose(dataset(X, weights).with_even_weights().weights, [1, 1, 1, 0.25])
     few = dataset(X, weights / 10).with_even_weights()  # fewer observations than rows
-    assert_allclose(few.weights, [0.2, 0.2, 0.2, 0.05])
-    assert_allclose(few.total_weight, few.weights.sum())
+    assert_allclose(few.weights, np.array([1, 1, 1, 0.25]) * 0.8 / 3.25)
+    assert_allclose(few.total_weight, 0.8)
+    tiny = dataset(X, [1.0, 1.0, 1.0, 1e-12]).with_even_weights()  # as good as removed
+    assert_allclose(tiny.weights[:3], 1, rtol=1e-9)
     for equal in (0.25, 1.0):
         rows = dataset(X, np.full(4, equal))
         assert rows.with_even_weights() is rows

@@ -28,7 +28,7 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     """
     sparse, start = with_kernel_of_few_rows(sparse, start)
     # Copies of rows would be evidence of a function that follows each of them.
-    sparse = sparse.on(sparse.rows.with_moderate_weights())
+    sparse = sparse.on(sparse.rows.with_even_weights())
     free, run_stage = sparse.free_parts(start), sparse.problem.run_stage
     if not free:
         return start, []

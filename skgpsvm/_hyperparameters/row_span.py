@@ -33,7 +33,7 @@ def learn_in_row_span(sparse, start, n_latents):
     max_rows = _MAX_ROWS if n_latents == 1 else _MAX_ROWS_OF_CLASSES
     rows = sparse.rows.subset(max_rows, sparse.problem.random_state)
     X = _coordinates(rows.take(slice(None))[0].double()).to(rows.dtype)
-    rows = rows.with_inputs(X).with_moderate_weights()
+    rows = rows.with_inputs(X).with_even_weights()
     learned = tuple(name for name in sparse.learned if name != "Z")
     few, model = replace(sparse, rows=rows, learned=learned), replace(start, mean=None, root=None)
     few, first = with_kernel_of_few_rows(few, replace(model, Z=X.cpu().numpy()))

@@ -276,7 +276,7 @@ def chosen_kernel(sparse, model, other=None):
     Of many classes, only the rows of the largest are used.
     """
     problem, hinge, Z = sparse.problem, sparse.likelihood, model.Z
-    rows = sparse.rows.with_moderate_weights()
+    rows = sparse.rows.with_even_weights()
     hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _SEARCH_SIZE[0]])
 
     def choice(kernel, n_rows, n_points):

@@ -316,7 +316,7 @@ class EPClassifier(EvidenceMixin, GPClassifier):
         They are those of the highest evidence if learning ``converges``, otherwise a better start.
         """
         # Copies of rows would be evidence of a function that follows each of them.
-        learned_from = sparse.on(sparse.rows.with_moderate_weights())
+        learned_from = sparse.on(sparse.rows.with_even_weights())
         model = with_fewer_points(sparse, start) if free == ["theta"] else start
         curve, ended = (), None
         if sparse.problem.start is None and "theta" in free:
