@@ -174,7 +174,7 @@ def test_estimators_that_stay_dense_say_which_take_sparse(data):
 def test_default_kernel_has_one_length_scale(data):
     X, y, f = data
     for estimator, targets in ((BayesianSVC(), y > 0), (EPClassifier(), y > 0),
-                               (SVGPClassifier(max_iter=1), y), (SVGPRegressor(), f)):  # fmt: skip
+                               (SVGPClassifier(max_iter=9), y), (SVGPRegressor(), f)):  # fmt: skip
         estimator.set_params(n_inducing=8, optimizer=None, random_state=0)
         kernel = estimator.fit(X, targets).kernel_
         lengths = [h.n_elements for h in kernel.hyperparameters if "length_scale" in h.name]
