@@ -179,16 +179,21 @@ class WeightedDataset:
     def with_even_weights(self):
         r"""Return these rows with equal weights, of a mean of at most one, to learn kernels from.
 
-        The evidence takes a row of weight w for w rows that agree. With leverages h, the noise of
-        highest evidence is :math:`\sum_i w_i r_i^2 / \sum_i (w_i - h_i)`. The residuals r of rows
-        with equal noise, whatever their weights, have :math:`\sum_i w_i (1 - h_i)` times that noise
-        in the numerator. As heavy rows have large leverages, the noise would be too small, which
-        makes these leverages larger still, until the function follows the heavy rows. Functions of
-        classes likewise become large and rough.
+        The evidence takes a row of weight w for w rows that agree. Given residuals r and leverages
+        h, it is highest at the noise
+
+        .. math:: \sigma^2 = \sum_i w_i r_i^2 \Big/ \sum_i (w_i - h_i).
+
+        If all rows have the same noise, whatever their weights, :math:`\sum_i w_i r_i^2` is
+        :math:`\sigma^2 \sum_i w_i (1 - h_i)` on average (exactly so in weighted least squares). As
+        heavy rows have large leverages, the estimate is too small, which makes these leverages
+        larger still, until the function follows the heavy rows. Functions of classes likewise
+        become large and rough.
 
         Rows of less than a fiftieth of the mean weight count in proportion to their weight, so
         that a weight of zero is the limit of small ones. Weights remain as they are where there is
-        `_scatter_in_copies`. Exposures are no numbers of copies, and only `with_moderate_weights`.
+        `_scatter_in_copies`. Exposures, which are not numbers of copies, are treated by
+        `with_moderate_weights`.
         """
         if not self._count_rows:
             return self.with_moderate_weights()

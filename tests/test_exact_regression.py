@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_all_close, rows_of, t64, waves
+from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_array
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
@@ -321,6 +322,27 @@ WEIGHTS = {
     "lognormal": lambda rng, n: rng.lognormal(size=n),
     "two values": lambda rng, n: rng.choice([0.1, 1.9], n),
 }
+
+
+def test_heavy_rows_make_the_noise_of_highest_evidence_too_small():
+    """Check the formulas of `WeightedDataset.with_even_weights`."""
+    X, y = waves(40)
+    w = np.random.default_rng(0).exponential(size=40)
+    evidence, kernel = Evidence(torch_kernel(RBF(1.0)), rows_of(X, y, w)), RBF(1.0)(X)
+
+    def loss(log_noise):
+        return -evidence.value(t64([0.0]), t64(X[:1]), t64([log_noise]))
+
+    noise = np.exp(minimize_scalar(loss, (-4.0, 0.0), options={"xtol": 1e-9}).x)
+    smoother = kernel @ np.linalg.inv(kernel + np.diag(noise / w))
+    residuals, leverages = y - smoother @ y, smoother.diagonal()
+    assert_allclose(noise, w @ residuals**2 / (w - leverages).sum(), rtol=1e-5)
+    # Weighted least squares, with independent noise of variance one
+    Q = np.vander(X[:, 0], 4)
+    smoother = Q @ np.linalg.solve(Q.T @ (w[:, None] * Q), Q.T * w)
+    expected = w @ ((np.eye(40) - smoother) ** 2).sum(1)
+    assert_allclose(w @ (1 - smoother.diagonal()), expected)
+    assert expected < 0.98 * (w - smoother.diagonal()).sum()
 
 
 @pytest.mark.parametrize("method", [SVGPRegressor, DecoupledGPRegressor])

@@ -443,7 +443,7 @@ class TermSearch:
         return _Place(self.ascent, self.state, list(self.curve), dict(run.unconverged))
 
     def _return_to(self, place):
-        """Reject all stages since a place: their rounds and warnings are not of this fit."""
+        """Reject all stages since a place, so that their rounds and warnings do not count."""
         self.ascent, self.state = place.ascent, place.state
         self.curve, self.problem.run.unconverged = list(place.curve), dict(place.unconverged)
 
